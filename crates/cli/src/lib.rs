@@ -1,4 +1,4 @@
-//! The `fullsend` program as a library: [`main`] is its entry point, and [`fuzzing`] has the parsers of
+//! The `fullsend` program as a library: [`main`] is its entry point, and `fuzzing` has the parsers of
 //! its sockets for fuzz targets.
 #![forbid(unsafe_code)]
 #![deny(

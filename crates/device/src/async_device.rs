@@ -1,4 +1,4 @@
-//! A device of any `AsyncRead + AsyncWrite` of packets.
+//! A device made of any `AsyncRead + AsyncWrite` of packets.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::{Caps, Device, DeviceCounters};
 /// Bytes of free memory that the device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// A device that reads and writes packets through tokio's [`AsyncRead`] and [`AsyncWrite`]: each
-/// read must return one packet, and each write sends one, as with the devices of the crates `tun`
-/// and `tun-rs`. An empty read ends the device.
+/// A device that reads and writes packets through tokio's [`AsyncRead`] and [`AsyncWrite`]. Each read
+/// must return one packet, and each write must send one, as with the devices of the crates `tun` and
+/// `tun-rs`. An empty read ends the device.
 ///
-/// It needs no task of its own: the driver polls it. The two traits are called with the stack's lock
-/// held, so they must not use sockets of the same stack.
+/// It needs no task: the driver polls it. The driver calls the two traits with the stack's lock held, so
+/// they must not use sockets of the same stack.
 ///
 /// ```
 /// use fullsend_device::{AsyncDevice, Device};
@@ -52,7 +52,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> AsyncDevice<T> {
         Self::with_link(io, Link::Ip, mtu)
     }
 
-    /// Returns a device for packets of a link layer, of which the IP packet has at most `mtu` bytes.
+    /// Returns a device for packets of a link layer whose IP packets have at most `mtu` bytes.
     pub fn with_link(io: T, link: Link, mtu: u32) -> Self {
         Self {
             io,
@@ -71,7 +71,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> AsyncDevice<T> {
     }
 }
 
-/// Returns the result of a poll as a non-blocking call does.
+/// Converts the result of a poll to that of a non-blocking call.
 fn non_blocking<R>(poll: Poll<io::Result<R>>) -> io::Result<R> {
     match poll {
         Poll::Ready(result) => result,

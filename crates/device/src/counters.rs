@@ -3,8 +3,8 @@
 use crate::TunStats;
 
 fullsend_wire::counters! {
-    /// Counters of the packets that a device has dropped, and of the errors at its other end, since its start.
-    /// `rx` is what the host receives. A device counts only what it can notice.
+    /// Counters of the packets that a device has dropped, and of the errors at its other end, since its
+    /// start. `rx` is the direction to the host. A device counts only what it can detect.
     #[derive(Copy)]
     pub struct DeviceCounters {
         /// Received frames, or chains of descriptors, that were dropped as malformed.
@@ -13,11 +13,12 @@ fullsend_wire::counters! {
         rx_dropped: "DeviceRxDropped",
         /// Packets that were dropped because no peer was connected, or because it rejected them.
         tx_dropped: "DeviceTxDropped",
-        /// Packets that were dropped because they are longer than all of the peer's buffers.
+        /// Packets that were dropped because they were longer than all of the peer's buffers together.
         tx_too_long: "DeviceTxTooLong",
-        /// Times that packets had to wait for buffers of the peer.
+        /// Number of times that packets waited for buffers of the peer.
         tx_full: "DeviceTxFull",
-        /// Super-segments and checksums that were completed in software, as the peer does not accept them.
+        /// Super-segments and checksums that were completed in software because the peer does not accept
+        /// them.
         tx_software: "DeviceTxSoftware",
         /// Rings that were stopped because of an invalid index or chain.
         ring_errors: "DeviceRingErrors",

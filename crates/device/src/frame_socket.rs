@@ -1,4 +1,4 @@
-//! A device whose peer is a process behind a socket that keeps frames apart.
+//! A device whose peer is a process behind a socket that preserves message boundaries.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,8 +16,8 @@ use crate::{Caps, Device, DeviceCounters, FrameHeader, sys};
 /// Bytes of free memory that the device's pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// A connected socket on which each message is an Ethernet frame: `SOCK_SEQPACKET` as User Mode
-/// Linux and bess use.
+/// A connected socket on which each message is an Ethernet frame: `SOCK_SEQPACKET`, as used by User Mode
+/// Linux and bess.
 pub struct FrameSocket {
     file: File,
     mtu: u32,

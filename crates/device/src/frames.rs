@@ -25,17 +25,17 @@ const LINK_HEADER_MAX: usize = 18;
 /// Bytes of free memory that the pool of a link keeps.
 pub(crate) const POOL_BYTES: usize = 16 << 20;
 
-/// How frames are kept apart on a connection.
+/// The framing on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Framing {
     /// A stream in which four bytes, the frame's length in network byte order, precede each frame:
     /// QEMU's `-netdev stream`, libkrun, passt.
     ///
-    /// The checksums of received frames are not verified: nothing between the virtual machine and
-    /// this process can damage a frame, and libkrun does not complete them. A peer that sends TCP
-    /// super-segments (up to 64 KiB in a frame, without any header of offloads) receives the same,
-    /// with complete checksums, from its first super-segment on.
+    /// The checksums of received frames are not verified: nothing between the virtual machine and this
+    /// process can damage a frame, and libkrun does not complete them. A peer that has sent a TCP
+    /// super-segment (up to 64 KiB in a frame, without an offload header) also receives super-segments
+    /// from then on, with complete checksums.
     Qemu,
     /// A stream in which two bytes, the frame's length in little-endian order, precede each frame:
     /// gvproxy's standard input and output.
@@ -56,19 +56,19 @@ pub enum Framing {
 pub struct FrameStats {
     /// Frames received.
     pub rx_frames: u64,
-    /// Received frames that were dropped because there was no memory for them.
+    /// Received frames that were dropped for lack of memory.
     pub rx_dropped: u64,
-    /// System calls that read, those that found nothing included.
+    /// System calls that read, including those that found nothing.
     pub rx_calls: u64,
-    /// Frames sent: the segments of a super-segment count.
+    /// Frames sent, each segment of a super-segment counted.
     pub tx_frames: u64,
     /// Packets that were dropped because no peer was connected, or because it rejected them.
     pub tx_dropped: u64,
-    /// System calls that wrote, those that found no room included.
+    /// System calls that wrote, including those that found no room.
     pub tx_calls: u64,
     /// Peers that have connected.
     pub connections: u64,
-    /// Connections that were closed because a frame's length or a handshake was invalid, and
-    /// datagrams of senders without an address.
+    /// Connections that were closed because of an invalid frame length or handshake, and datagrams of
+    /// senders without an address.
     pub malformed: u64,
 }

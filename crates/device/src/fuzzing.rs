@@ -8,8 +8,8 @@ use crate::FrameHeader;
 use crate::tun::TunStats;
 use crate::tun::receive::FrameReader;
 
-/// Receives frames as TUN, TAP, packet and XDP sockets do, `max` at a time: each is delivered or counted
-/// as dropped.
+/// Receives frames like TUN, TAP, packet and XDP sockets, at most `max` at a time. Each frame must be
+/// delivered or counted as dropped.
 ///
 /// # Panics
 /// If a frame is lost without being counted, or a packet has an impossible length.

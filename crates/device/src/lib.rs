@@ -1,10 +1,10 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
-//! [`Tun`] is an interface of the kernel or a descriptor from elsewhere, [`PacketSocket`] an Ethernet
-//! interface that this process shares with the kernel, [`XdpSocket`] one whose frames it takes from the
-//! kernel, [`FrameLink`] and [`FrameDatagrams`] are links to a virtual machine, [`Switch`] has the
-//! devices of several guests, [`FrameSocket`] is a socket to another process, [`pair()`] a link within
-//! the process, [`UserDevice`] the program itself, and [`CapturedDevice`] a packet capture around any
+//! [`Tun`] is an interface of the kernel or a given descriptor, [`PacketSocket`] an Ethernet interface
+//! that this process shares with the kernel, [`XdpSocket`] one whose frames it takes from the kernel,
+//! [`FrameLink`] and [`FrameDatagrams`] are links to a virtual machine, [`Switch`] joins the devices of
+//! several guests, [`FrameSocket`] is a socket to another process, [`pair()`] a link within the process,
+//! [`UserDevice`] a link to the program itself, and [`CapturedDevice`] a packet capture around any
 //! device. A driver passes the packets that a host sends to [`Device::transmit`], and the packets from
 //! [`Device::receive`] to the host.
 //!
@@ -14,10 +14,10 @@
 //! - `tokio`: the device `AsyncDevice` of any `AsyncRead + AsyncWrite` of packets.
 //!
 //! # Operating systems
-//! Everything exists on Linux. On other Unix systems there are [`Tun::from_fd`], [`UserDevice`],
-//! [`pair()`], captures and `AsyncDevice`; macOS also has `Tun::utun`. On Windows there are the same
-//! without descriptors; `AsyncDevice` takes the device of the crate `tun`, which is wintun. Other
-//! systems than Linux are type-checked and not tested.
+//! All items exist on Linux. Other Unix systems have [`Tun::from_fd`], [`UserDevice`], [`pair()`],
+//! captures and `AsyncDevice`; macOS also has `Tun::utun`. Windows has the same without descriptors;
+//! `AsyncDevice` accepts the device of the crate `tun`, which is wintun. Systems other than Linux are
+//! type-checked and not tested.
 #![deny(unsafe_code)]
 
 #[cfg(not(any(unix, windows)))]
@@ -104,11 +104,11 @@ pub use user_device::{
 #[cfg(target_os = "linux")]
 pub use xdp::XdpSocket;
 
-// Their types are in public signatures.
+// The types of these crates are in public signatures.
 pub use fullsend_offload;
 pub use fullsend_wire;
 
-/// A function by which a driver lets a device notify its user: see [`Device::take_notifier`].
+/// A function with which a driver makes a device notify its user; see [`Device::take_notifier`].
 pub type Notifier = Arc<dyn Fn() + Send + Sync>;
 
 /// A network device that sends and receives packets in batches, without blocking.
@@ -128,10 +128,10 @@ pub trait Device: Send {
     /// Appends at most about `max` frames to `batch`, unparsed, with the checksum state that the
     /// device reports.
     ///
-    /// Returns the number of frames read from the device: 0 if it has none now. The number includes
-    /// dropped frames (malformed, or no memory), so that `batch` may grow by less; it may grow by
-    /// more, by frames that [`has_received`](Self::has_received) reported. A device with a
-    /// file ([`fd`](Self::fd)) that returns fewer than `max` must have no more. Its end may follow, for which
+    /// Returns the number of frames read from the device, 0 if it has none now. The number includes
+    /// dropped frames (malformed, or no memory), so `batch` may grow by less; it may also grow by more,
+    /// by frames that [`has_received`](Self::has_received) reported. A device with a file
+    /// ([`fd`](Self::fd)) that returns fewer than `max` must have no more; its end may follow, for which
     /// the file stays readable.
     ///
     /// # Errors
@@ -150,8 +150,8 @@ pub trait Device: Send {
         0
     }
 
-    /// Requests a notification, like that of room after a full queue, when all packets in flight
-    /// have completed. Returns `false` if none is in flight.
+    /// Requests a notification, like the one for room after a full queue, when all packets in flight have
+    /// completed. Returns `false` if none is in flight.
     fn notify_completion(&mut self) -> bool {
         false
     }
@@ -160,10 +160,10 @@ pub trait Device: Send {
     #[cfg(unix)]
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Sets the waker of the driver, which a device without a file wakes: when
-    /// [`receive`](Self::receive) has packets after it had none, when there is room after
-    /// [`transmit`](Self::transmit) left packets over, and for a
-    /// [requested](Self::notify_completion) completion. Returns whether the device does so.
+    /// Sets the driver's waker. A device without a file wakes it when [`receive`](Self::receive) has
+    /// packets after it had none, when there is room after [`transmit`](Self::transmit) left packets
+    /// over, and at a [requested](Self::notify_completion) completion. Returns whether the device does
+    /// so.
     ///
     /// The waker only schedules the driver, so it may be woken within a call of the device.
     fn set_waker(&mut self, waker: &Waker) -> bool {
@@ -171,25 +171,25 @@ pub trait Device: Send {
         false
     }
 
-    /// Returns the function by which the device notifies its user, if it has one. From then on, the
-    /// device notifies its user only when the driver calls it: after each use of the device, without
-    /// the lock under which it uses the device, as the user may do anything.
+    /// Returns the function that notifies the device's user, if the device has one. Afterwards the device
+    /// does not notify its user itself. The driver calls the function after each use of the device,
+    /// without the lock under which it uses the device, as the user may do anything.
     fn take_notifier(&mut self) -> Option<Notifier> {
         None
     }
 
-    /// Allocates received packets from `pool`, and limits the device's own queues and buffers to
-    /// about `max_bytes` of memory. Called once, before the device is used.
+    /// Allocates received packets from `pool`, and limits the device's own queues and buffers to about
+    /// `max_bytes`. Called once, before the device is used.
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         let _ = (pool, max_bytes);
     }
 
-    /// Returns the device's own counters. The stack shows them among its own.
+    /// Returns the device's counters, which the stack shows with its own.
     fn counters(&mut self) -> DeviceCounters {
         DeviceCounters::default()
     }
 
-    /// Ends the device: the stack has stopped and uses the device no more.
+    /// Ends the device: the stack has stopped and no longer uses it.
     fn close(&mut self) {}
 }
 

@@ -1,4 +1,4 @@
-//! Log lines that a guest or another program can cause, as many as a log can hold.
+//! Limits of log lines that a guest or another program can cause.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,32 +8,33 @@ use parking_lot::Mutex;
 
 /// Most lines at once.
 const BURST: u32 = 20;
-/// Interval between lines in the long run: ten a minute, about 2 MB a day.
+/// Interval between lines in the long run: ten per minute, about 2 MB per day.
 const INTERVAL: Duration = Duration::from_secs(6);
-/// Time in which a subject is not logged again, and after which [`LogLimit::take_suppressed`] returns a
-/// number.
+/// Time during which a subject is not logged again, and after which [`LogLimit::take_suppressed`] returns
+/// a number.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// Most subjects that are remembered for that.
+/// Most subjects that are remembered for [`REPEAT_INTERVAL`].
 const RECENT_MAX: usize = 64;
 
-/// A limit of log lines: 20 at once, ten a minute in the long run, and one a minute about the same subject.
+/// A limit of log lines: 20 at once, ten per minute in the long run, and one per minute about the same
+/// subject.
 ///
-/// A limit is that of one kind of event, for all guests and connections of the process: a client that
-/// connects again and again has no further lines.
+/// A limit applies to one kind of event, for all guests and connections of the process: a client that
+/// reconnects repeatedly gets no further lines.
 #[derive(Debug)]
 pub struct LogLimit(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Lines that may be written.
+    /// The number of lines that may be written now.
     lines: u32,
-    /// When the last of them was added.
+    /// The time at which a line was last added.
     refilled: Option<Instant>,
-    /// The last subjects with a line: a hash, and when.
+    /// The last subjects with a line: a hash, and the time of the line.
     recent: VecDeque<(u64, Instant)>,
-    /// Events without a line since the last line that had their number.
+    /// The number of events without a line since it was last reported.
     suppressed: u64,
-    /// When the first of them was.
+    /// The time of the first of these events.
     suppressed_since: Option<Instant>,
 }
 
@@ -44,7 +45,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Returns a limit that allows the first lines.
+    /// Returns a limit that allows the first 20 lines.
     pub const fn new() -> Self {
         Self(Mutex::new(State {
             lines: BURST,
@@ -55,8 +56,8 @@ impl LogLimit {
         }))
     }
 
-    /// Logs a warning about `subject`, unless there was one a short time ago or there are too many. The
-    /// line also has the number of those that were left out before.
+    /// Logs a warning about `subject`, unless there was one recently or there were too many lines. The
+    /// line also has the number of earlier suppressed events.
     pub fn warn(&self, subject: impl Hash, line: impl FnOnce() -> String) {
         #[allow(
             clippy::disallowed_methods,
@@ -72,16 +73,16 @@ impl LogLimit {
         }
     }
 
-    /// Returns whether a line about `subject` may be written at `now`, and counts it. Otherwise the event
-    /// is one of those that [`take_suppressed`](Self::take_suppressed) returns.
+    /// Returns whether a line about `subject` may be written at `now`, and counts it. Otherwise counts
+    /// the event for [`take_suppressed`](Self::take_suppressed).
     pub fn admits(&self, now: Instant, subject: impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         subject.hash(&mut hasher);
         self.0.lock().take_line(now, hasher.finish())
     }
 
-    /// Returns the number of events without a line, and begins to count anew: once a minute, or `at_once`.
-    /// `None` if there are none.
+    /// Returns the number of suppressed events and resets it, at most once per minute unless `at_once` is
+    /// set. Returns `None` if there are none.
     pub fn take_suppressed(&self, now: Instant, at_once: bool) -> Option<u64> {
         self.0.lock().take_suppressed(now, at_once)
     }

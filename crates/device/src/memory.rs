@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 /// of its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1) and of its resources
 /// (`ulimit -v` and `ulimit -d`).
 ///
-/// `None` if the kernel reports none of them. Reads /proc and /sys, which a sandbox may hide.
+/// Returns `None` if the kernel reports no limit. Reads /proc and /sys, which a sandbox may hide.
 pub fn process_memory() -> Option<u64> {
     let limit = memory_limit(|path| fs::read_to_string(path).ok());
     limit.into_iter().chain(resource_limits()).min()
@@ -21,13 +21,13 @@ fn resource_limits() -> impl Iterator<Item = u64> {
     limits.into_iter().flatten()
 }
 
-/// Other systems have limits of their own.
+/// Returns no limits, as other systems have none of these.
 #[cfg(not(target_os = "linux"))]
 fn resource_limits() -> impl Iterator<Item = u64> {
     std::iter::empty()
 }
 
-/// Returns the limit on a system whose files `read` returns.
+/// Returns the limit of a system whose files `read` returns.
 fn memory_limit(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| mem_total(&text));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
@@ -68,7 +68,7 @@ fn cgroup_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u6
     inner.ancestors().filter_map(of).min()
 }
 
-/// Parses a limit in bytes; `None` for `max`.
+/// Parses a limit in bytes. Returns `None` for `max`.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

@@ -1,9 +1,9 @@
-//! The offloads to request of a device: one switch each, and their text form.
+//! The set of offloads to request from a device, and its text form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The offloads of a TUN or TAP device, one switch each; all on by default.
+/// The offloads of a TUN or TAP device, all on by default.
 ///
 /// Segmentation requires `csum`, and every offload requires `vnet_hdr`, the header that carries
 /// the requests. [`normalized`](Self::normalized) turns off the offloads whose requirement is off.
@@ -97,7 +97,7 @@ impl Default for OffloadSet {
     }
 }
 
-/// The error of an unknown word in an offload list; its text lists the valid words.
+/// An unknown word in an offload list; the text lists the valid words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownOffload(String);
 

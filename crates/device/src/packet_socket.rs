@@ -16,23 +16,22 @@ use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
 use crate::{Caps, Device, DeviceCounters, FrameHeader};
 
-/// Bytes that the kernel queues in each direction: as many super-segments as a TUN's queue is
-/// usually filled with. Its default holds three.
+/// Bytes that the kernel queues in each direction: about the usual content of a TUN's queue. The default
+/// holds three super-segments.
 const QUEUE_BYTES: usize = 16 << 20;
 
-/// Since this kernel, a packet socket accepts UDP super-segments.
+/// The first kernel whose packet sockets accept UDP super-segments.
 const USO_SINCE: (u32, u32) = (6, 2);
 
 /// An Ethernet interface of the kernel that this process shares with the kernel's own stack, e.g. one
 /// end of a veth pair, a macvlan or a network card.
 ///
-/// Frames have a `virtio_net_hdr` (`PACKET_VNET_HDR`), so that super-segments cross the interface
-/// whole where its peer accepts them. Frames that the kernel sends through the interface are not
-/// received, nor are those of a VLAN, whose tag the kernel removes.
+/// Frames have a `virtio_net_hdr` (`PACKET_VNET_HDR`), so that super-segments cross the interface whole
+/// if its peer accepts them. The device does not receive frames that the kernel sends through the
+/// interface, nor frames of a VLAN, whose tag the kernel removes.
 ///
-/// The interface is in promiscuous mode while the device exists, since the stack has an Ethernet
-/// address of its own: the kernel ignores frames to that address. Give the interface no IP address
-/// of the stack.
+/// The interface is in promiscuous mode while the device exists, because the stack has its own Ethernet
+/// address, whose frames the kernel ignores. Do not give the interface an IP address of the stack.
 ///
 /// ```no_run
 /// use fullsend_device::{Device, PacketSocket};
@@ -61,8 +60,7 @@ impl PacketSocket {
         Self::open_with_pool(name, Pool::new(QUEUE_BYTES))
     }
 
-    /// Opens the interface `name` as [`open`](Self::open) does, with received packets in memory of
-    /// `pool`.
+    /// Opens the interface `name` like [`open`](Self::open), with received packets in memory of `pool`.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -88,7 +86,7 @@ impl PacketSocket {
         sys::receive_untagged_frames(fd)?;
         sys::ignore_outgoing(fd)?;
         sys::set_queue_bytes(fd, QUEUE_BYTES)?;
-        // The fields of the header have the byte order of the machine.
+        // The header's fields have the machine's byte order.
         let vnet_hdr = cfg!(target_endian = "little") && sys::packet_vnet_hdr(fd).is_ok();
         sys::promiscuous(fd, index)?;
         sys::bind_packet_socket(fd, index)?;
@@ -135,7 +133,7 @@ fn bad_name(name: &str) -> io::Error {
     )
 }
 
-/// Adds what to do to an error of opening.
+/// Adds the remedy to an error of opening.
 fn explain(name: &str, error: io::Error) -> io::Error {
     let text = match error.raw_os_error() {
         Some(libc::ENODEV) => {
@@ -178,17 +176,17 @@ impl Device for PacketSocket {
     }
 }
 
-/// The frames of a packet socket, without the errors that do not concern it as a whole.
+/// The frames of a packet socket, without errors that do not concern the socket as a whole.
 struct Frames<'a>(&'a File);
 
 impl Read for Frames<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(buf);
         match read.as_ref().err().and_then(io::Error::raw_os_error) {
-            // The kernel dropped a super-segment that the header cannot express, e.g. of SCTP. An
-            // empty frame is counted as dropped.
+            // The kernel has dropped a super-segment that the header cannot express, e.g. of SCTP. An
+            // empty frame counts as dropped.
             Some(libc::EINVAL) => Ok(0),
-            // Reported once when the interface goes down, and once when it is removed.
+            // The error is reported once when the interface goes down, and once when it is removed.
             Some(libc::ENETDOWN) if sys::is_bound(self.0.as_fd()) => {
                 Err(io::ErrorKind::Interrupted.into())
             }

@@ -1,8 +1,8 @@
 //! An in-process link: two devices between which packets pass without a copy.
 //!
-//! Each direction has a queue. Both sides exchange whole containers under its lock where they can
-//! (the sender's batch for the empty queue, the full queue for the receiver's empty batch), so
-//! that the lock and the queue are paid once per batch, not per packet.
+//! Each direction has a queue. If possible, both sides exchange whole containers under its lock (the
+//! sender's batch for the empty queue, the full queue for the receiver's empty batch), so that the cost
+//! of the lock and the queue is paid per batch, not per packet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,7 +39,7 @@ pub struct PairConfig {
     pub link: Link,
     /// The largest IP packet, in bytes.
     pub mtu: u32,
-    /// The most packets (or super-segments) queued in one direction; more stay with the sender.
+    /// The most packets (or super-segments) queued in one direction; the rest stays with the sender.
     pub queue: usize,
 }
 
@@ -56,15 +56,15 @@ impl Default for PairConfig {
 
 type Notify = Arc<dyn Fn() + Send + Sync>;
 
-/// One direction of the link. It has cache lines of its own: the links of several shards are
-/// allocated one after the other and used by different processors.
+/// One direction of the link, on its own cache lines: the links of several shards are allocated one after
+/// the other and used by different processors.
 #[derive(Default)]
 #[repr(align(128))]
 struct PairQueue {
     queue: Mutex<VecDeque<Packet>>,
-    /// Length of `queue`: a packet is completed when the receiver takes it out.
+    /// The length of `queue`; a packet is completed when the receiver removes it.
     queued: AtomicUsize,
-    /// The sender has packets left over, and is notified when there is room.
+    /// Whether the sender has packets left over, and must be notified when there is room.
     sender_is_waiting: AtomicBool,
     on_ready: [Mutex<Option<Notify>>; 2],
 }
@@ -117,9 +117,8 @@ pub fn pair(config: PairConfig) -> (PairEnd, PairEnd) {
 impl PairEnd {
     /// Sets the callback that reports readiness.
     ///
-    /// It is called on the other end's thread when the receive queue is no longer empty, and when
-    /// there is room after `transmit` left packets over. It must be short and must not call the
-    /// link.
+    /// The callback runs on the other end's thread when the receive queue is no longer empty, and when
+    /// there is room after `transmit` left packets over. It must be short and must not call the link.
     pub fn on_ready(&self, notify: impl Fn() + Send + Sync + 'static) {
         let notify: Notify = Arc::new(notify);
         *self.rx.on_ready[RECEIVER].lock() = Some(notify.clone());
@@ -133,7 +132,8 @@ impl PairEnd {
         self.rx.queued.store(0, Ordering::Release);
         drop(queue);
         let sender_is_waiting = &self.rx.sender_is_waiting;
-        // The sender sets it under the lock. It is rarely set, and a load costs less than an exchange.
+        // The sender sets the flag under the lock. It is rarely set, and a load costs less than an
+        // exchange.
         if sender_is_waiting.load(Ordering::Acquire)
             && sender_is_waiting.swap(false, Ordering::AcqRel)
         {
@@ -153,7 +153,7 @@ impl PairEnd {
         let room = self.config.queue.saturating_sub(queue.len());
         queue.extend(batch.drain(..room.min(batch.len())));
         if !batch.is_empty() {
-            // Set under the lock, so that the receiver that next makes room sees it.
+            // The flag is set under the lock, so that the receiver that next makes room sees it.
             self.tx.sender_is_waiting.store(true, Ordering::Release);
         }
     }
@@ -205,15 +205,15 @@ impl Device for PairEnd {
             // Both conversions reuse the memory and copy no element.
             let emptied = VecDeque::from(mem::take(batch));
             let taken = Vec::from(mem::replace(&mut self.stash, emptied));
-            // The empty vector that is replaced has no memory to free.
+            // The replaced empty vector has no memory to free.
             mem::forget(mem::replace(batch, taken));
         } else {
             self.take_stash(batch, max);
         }
         let taken = batch.len() - before;
         if had_stash && taken < max {
-            // A result below `max` would mean that the queue is empty; a packet only notifies if it
-            // arrives in an empty queue.
+            // A result below `max` would mean that the queue is empty; a packet causes a notification
+            // only if it arrives in an empty queue.
             self.refill_stash();
             self.take_stash(batch, max - taken);
         }

@@ -1,6 +1,6 @@
-//! pcapng capture of the packets that pass a device, for Wireshark.
+//! A pcapng capture of the packets that pass a device, for Wireshark.
 //!
-//! Super-segments are recorded whole; partial checksums look wrong to a reader that verifies them.
+//! Super-segments are recorded whole. A reader that verifies checksums reports partial ones as wrong.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ enum Direction {
     Outbound = 2,
 }
 
-/// A capture that several interfaces write into; clones are handles to the same one.
+/// A capture to which several interfaces write. Clones refer to the same capture.
 #[derive(Clone)]
 pub struct Capture {
     file: Arc<Mutex<CaptureFile>>,
@@ -68,7 +68,7 @@ impl Capture {
             body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
             body.extend(1u16.to_le_bytes());
             body.extend(0u16.to_le_bytes());
-            // Length of the section: unknown.
+            // The length of the section is unknown.
             body.extend(u64::MAX.to_le_bytes());
         })?;
         Ok(Self {
@@ -84,8 +84,8 @@ impl Capture {
         self
     }
 
-    /// Records the statistics of an interface (a number from 0), at the end of a capture: how many
-    /// packets were recorded, and how many were dropped.
+    /// Records the statistics of an interface, numbered from 0, at the end of a capture: the numbers of
+    /// recorded and of dropped packets.
     ///
     /// # Errors
     /// Returns the error of writing to the output.
@@ -121,11 +121,11 @@ impl Capture {
             };
             body.extend(link_type.to_le_bytes());
             body.extend(0u16.to_le_bytes());
-            // Zero means no limit.
+            // Zero means that there is no limit.
             let limit = if snaplen == u32::MAX { 0 } else { snaplen };
             body.extend(limit.to_le_bytes());
             option(body, IF_NAME, name.as_bytes());
-            // Timestamps have units of 10^-9 s.
+            // Timestamps are in units of 10^-9 s.
             option(body, IF_TSRESOL, &[9]);
             option(body, 0, &[]);
         })?;
@@ -138,7 +138,7 @@ impl Capture {
     }
 }
 
-/// One interface of a capture. Clones refer to the same one.
+/// One interface of a capture. Clones refer to the same interface.
 #[derive(Clone)]
 pub struct CaptureInterface {
     file: Arc<Mutex<CaptureFile>>,
@@ -175,7 +175,7 @@ impl CaptureInterface {
                 body.extend((time_ns as u32).to_le_bytes());
                 let len = packet.len() as u32;
                 let mut left = len.min(self.snaplen) as usize;
-                // The captured length, then the original length.
+                // The captured length precedes the original length.
                 body.extend((left as u32).to_le_bytes());
                 body.extend(len.to_le_bytes());
                 for piece in packet.slices() {
@@ -193,7 +193,7 @@ impl CaptureInterface {
 }
 
 impl CaptureFile {
-    /// Writes a block: type, length, body, length again.
+    /// Writes a block: type, length, body, and the length again.
     fn write_block(&mut self, kind: u32, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let block = &mut self.block;
         block.clear();
@@ -214,14 +214,15 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(body);
 }
 
-/// Pads the body: every part of a block begins at a multiple of four.
+/// Pads the body to a multiple of four bytes, at which every part of a block begins.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// A device with a packet capture: records the packets that the device sent and received.
+/// A device with a packet capture, which records the packets sent and received.
 ///
-/// If the capture cannot be written (disk full) it stops with a warning, and traffic continues.
+/// If the capture cannot be written, e.g. because the disk is full, it stops with a warning, and traffic
+/// continues.
 ///
 /// ```
 /// use fullsend_device::{Capture, CapturedDevice, Device, PairConfig, pair};
@@ -242,12 +243,12 @@ pub struct CapturedDevice<D> {
 }
 
 impl<D: Device> CapturedDevice<D> {
-    /// Captures `device` at `capture`, with timestamps of the wall clock.
+    /// Records the packets of `device` to `capture`, with timestamps of the wall clock.
     pub fn new(device: D, capture: CaptureInterface) -> Self {
         Self::with_clock(device, capture, wall_clock_ns)
     }
 
-    /// Captures `device` at `capture`, with timestamps of `clock`, in ns since the epoch.
+    /// Records the packets of `device` to `capture`, with timestamps of `clock` in ns since the epoch.
     pub fn with_clock(
         device: D,
         capture: CaptureInterface,
@@ -293,8 +294,8 @@ impl<D: Device> Device for CapturedDevice<D> {
         if self.capture.is_none() {
             return self.device.transmit(batch);
         }
-        // How many packets the device accepts is known only afterwards, when they are gone. The
-        // time is read before, so that no answer has an earlier timestamp than its request.
+        // The accepted packets are known only afterwards, when they are gone from the batch, so all are
+        // kept. The time is read before, so that no answer has an earlier timestamp than its request.
         let time_ns = (self.clock)();
         self.offered.extend(batch.iter().cloned());
         let result = self.device.transmit(batch);

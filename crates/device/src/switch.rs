@@ -31,34 +31,34 @@ use table::Table;
 
 /// Most ports.
 const PORTS_MAX: usize = 64;
-/// The log lines about devices that cannot be used.
+/// The limit of the log lines about devices that cannot be used.
 static UNUSABLE: LogLimit = LogLimit::new();
-/// Most frames of a port that one call receives before it serves the next port.
+/// Most frames of a port that one call receives before the next port.
 const QUANTUM: usize = 64;
-/// Packets that move at once to the only port.
+/// Packets that move at once to the device of the only port.
 const SOLE_BATCH: usize = 64;
-/// The event of the handles and of devices without a file. Others have the number of their port.
+/// The token of the handles and of devices without a file. Other events have the number of their port.
 const WAKE: u64 = 0;
 
-/// A port of a [`Switch`]. A number is never used again.
+/// The identity of a port of a [`Switch`], never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(u64);
 
-/// A guest that begins or ends to use a port.
+/// A notification that a guest starts or stops using a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortEvent {
-    /// It has sent its first frame.
+    /// The guest has sent its first frame.
     Connected {
-        /// Its port.
+        /// The guest's port.
         port: PortId,
-        /// The first Ethernet address that it has used.
+        /// The first Ethernet address that the guest has used.
         mac: [u8; 6],
     },
-    /// Its device has failed, e.g. because its connection has ended.
+    /// The guest's device has failed, e.g. because its connection has ended.
     Disconnected {
-        /// Its port, which exists no more.
+        /// The guest's port, which no longer exists.
         port: PortId,
-        /// The first Ethernet address that it has used, if it was connected.
+        /// The first Ethernet address that the guest has used, if it was connected.
         mac: Option<[u8; 6]>,
     },
 }
@@ -80,16 +80,16 @@ pub struct SwitchConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SwitchStats {
-    /// Frames of guests that other guests have received, each receiver counted.
+    /// Frames of guests that other guests have received, counted for each receiver.
     pub forwarded: u64,
-    /// Frames to one address that went to all ports, as none had it.
+    /// Frames to one address that went to all ports because no guest was known to have it.
     pub flooded: u64,
     /// Packets that were dropped because too many waited for their guest.
     pub dropped: u64,
-    /// Frames of guests that were dropped because of their source: the address of another guest or of
-    /// the stack, of a group, contradictory ones, or a VLAN tag.
+    /// Frames that were dropped because of their source: the address of another guest, the stack or a
+    /// group, contradictory addresses, or a VLAN tag.
     pub refused: u64,
-    /// Frames to one address that were dropped because it is that of no guest that the sender reaches.
+    /// Frames to one address that were dropped because no guest that the sender reaches has it.
     pub unreachable: u64,
     /// Frames between guests that were dropped because their IP header is invalid, or because they are
     /// longer than the link allows.
@@ -98,22 +98,23 @@ pub struct SwitchStats {
 
 /// A [`Device`] whose peers are the devices of several guests.
 ///
-/// It learns which port has which Ethernet address. A frame to a known address goes to its port alone.
-/// Without [`is_joined`](SwitchConfig::is_joined), guests reach the stack and no other guest. With it,
-/// frames to groups and to unknown addresses go to all ports. Super-segments pass whole to devices that
+/// The switch learns the Ethernet addresses behind each port. A frame to a known address goes only to its
+/// port. Without [`is_joined`](SwitchConfig::is_joined), guests reach only the stack. With it, frames to
+/// groups and to unknown addresses go to all ports. Super-segments pass whole to devices that accept
+/// them.
 /// accept them.
 ///
 /// # Addresses
-/// The first guest that uses an Ethernet or IP address has it; frames of other guests with such a source
-/// (of Ethernet, IP, ARP, or in neighbor discovery) are dropped, as are their probes for it. It keeps its
-/// first Ethernet address and its first four IP addresses while its port exists. Up to 32 of each kind are known: others
-/// may be taken over by another guest 300 s after their last use, and when there are too many, the one
-/// that has not been used for the longest time is forgotten. The addresses of the stack are never a
-/// guest's. [`SwitchHandle::lease`] reserves an address for one guest.
+/// An Ethernet or IP address belongs to the first guest that uses it. Frames of other guests with such a
+/// source (of Ethernet, IP, ARP, or in neighbor discovery) are dropped, as are their probes for it. A
+/// guest keeps its first Ethernet address and its first four IP addresses while its port exists. Up to 32
+/// of each kind are known: another guest may take over the others 300 s after their last use, and if
+/// there are too many, the least recently used one is forgotten. The addresses of the stack never belong
+/// to a guest. [`SwitchHandle::lease`] reserves an address for one guest.
 ///
 /// # Queues
-/// Up to 2048 packets, or 8 MiB, wait for a guest that does not read. Further ones are dropped, so that
-/// other guests are not affected. While there is one port, the stack's packets wait in the stack.
+/// Up to 2048 packets, or 8 MiB, wait for a guest that does not read. Further packets are dropped, so
+/// that other guests are not affected. With a single port, the stack's packets wait in the stack.
 pub struct Switch {
     config: SwitchConfig,
     events: Events,
@@ -122,10 +123,10 @@ pub struct Switch {
     /// The index of the port that is served next.
     next: usize,
     received: Vec<Packet>,
-    /// The memory for received packets, and the limit of a device's own.
+    /// The pool for received packets, and the limit of each device's own memory, bytes.
     memory: (Pool, usize),
     on_port: Option<Box<dyn FnMut(PortEvent) + Send>>,
-    /// The counters of the devices that have ended.
+    /// The sum of the counters of devices that have ended.
     ended: DeviceCounters,
 }
 
@@ -139,7 +140,7 @@ struct Ports {
 }
 
 impl Switch {
-    /// Returns a switch without ports, which [`handle`](Self::handle) adds.
+    /// Returns a switch without ports; its [`handle`](Self::handle) adds them.
     ///
     /// # Errors
     /// The error of the operating system, e.g. too many open files.
@@ -159,22 +160,22 @@ impl Switch {
             shared,
             next: 0,
             received: Vec::new(),
-            // One for all, so that many guests do not keep more than one.
+            // All devices share one pool, so that many guests do not keep the memory of several.
             memory: (Pool::new(POOL_BYTES), usize::MAX),
             on_port: None,
             ended: DeviceCounters::default(),
         })
     }
 
-    /// Calls `callback` at each [`PortEvent`]. It is called while the stack is locked, and must not use
-    /// the stack or block.
+    /// Calls `callback` at each [`PortEvent`]. The callback runs while the stack is locked, and must not
+    /// use the stack or block.
     #[must_use]
     pub fn on_port(mut self, callback: impl FnMut(PortEvent) + Send + 'static) -> Self {
         self.on_port = Some(Box::new(callback));
         self
     }
 
-    /// Returns a handle.
+    /// Returns a handle that changes and inspects the switch.
     pub fn handle(&self) -> SwitchHandle {
         SwitchHandle(self.shared.clone())
     }
@@ -185,7 +186,7 @@ impl Switch {
         }
     }
 
-    /// Notes which ports have something to do.
+    /// Marks the ports that have events.
     fn take_events(&mut self) {
         let Self { events, ports, .. } = self;
         let mut has_woken = false;
@@ -202,14 +203,14 @@ impl Switch {
             return;
         }
         self.take_wakes();
-        // What happened at other ports before a device was added comes first: the last connection of its
-        // guest may have ended.
+        // Events of other ports that precede the addition of a device are processed first: the last
+        // connection of its guest may have ended.
         if self.add_attached() {
             self.take_events();
         }
     }
 
-    /// Notes which devices without a file have something to do.
+    /// Marks the ports whose devices without a file have woken the switch.
     fn take_wakes(&mut self) {
         for port in &mut self.ports.list {
             let woken = |waker: &Arc<PortWaker>| waker.is_woken.swap(false, Ordering::AcqRel);
@@ -219,7 +220,7 @@ impl Switch {
         }
     }
 
-    /// Makes ports of the devices that were added. Returns whether there were any.
+    /// Adds ports for the waiting devices. Returns whether there were any.
     fn add_attached(&mut self) -> bool {
         let mut has_added = false;
         loop {
@@ -269,7 +270,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a port whose device has failed, or could not be used.
+    /// Removes a port whose device has failed or cannot be used.
     fn remove_port(&mut self, id: PortId) {
         let mut was_connected = false;
         if let Some(mut port) = self.ports.remove(id) {
@@ -288,7 +289,7 @@ impl Switch {
         self.report(PortEvent::Disconnected { port: id, mac });
     }
 
-    /// Sends what waits for the ports that have received packets, and removes those that fail.
+    /// Sends the waiting packets of ports whose devices may accept them, and removes the ports that fail.
     fn flush(&mut self, now: Instant) {
         let mut failed = Vec::new();
         let ports = self.ports.list.iter_mut();
@@ -303,7 +304,8 @@ impl Switch {
         }
     }
 
-    /// Receives from the port at `index`. Returns the number of frames, and whether the port exists.
+    /// Receives from the port at `index`. Returns the number of frames, and whether the port still
+    /// exists.
     fn receive_from(
         &mut self,
         index: usize,
@@ -384,7 +386,7 @@ impl Switch {
         }
     }
 
-    /// Passes a packet of the stack to guests.
+    /// Passes a packet from the stack to guests.
     fn route_from_stack(&mut self, state: &mut State, now: Instant, packet: Packet) {
         let Some(&dst) = packet.header.as_slice().first_chunk::<6>() else {
             return;
@@ -398,16 +400,16 @@ impl Switch {
                 state.stats.flooded += 1;
                 self.ports.send_to_others(state, None, &packet);
             }
-            // Other guests must not receive it.
+            // Other guests must not receive the packet.
             None => state.stats.unreachable += 1,
         }
     }
 }
 
-/// Returns the claims of a guest's frame if it may make them.
+/// Returns the claims of a guest's frame, or `None` if the guest may not make them.
 fn allowed(state: &mut State, now: Instant, port: PortId, packet: &Packet) -> Option<Claims> {
     let claims = Claims::of_packet(packet)?;
-    // The sender's first: the guest's own, which does not age.
+    // The sender's own address is claimed first, as the first address does not age.
     let mut macs = [claims.src].into_iter().chain(claims.client);
     if !macs.all(|mac| state.table.claim_mac(now, port, mac)) {
         return None;
@@ -428,8 +430,8 @@ impl Ports {
         self.list.get_mut(*self.index.get(&id)?)
     }
 
-    /// Returns whether a frame of the port at `index` must wait: its guest has sent none that was allowed,
-    /// and the port that has its addresses has events that were not handled, e.g. the end of its connection.
+    /// Returns whether a frame of the port at `index` must wait: none of its guest's frames was allowed
+    /// yet, and the port that has its addresses has unhandled events, e.g. the end of its connection.
     fn may_defer(&self, state: &State, index: usize, packet: &Packet) -> bool {
         let port = &self.list[index];
         if !port.may_defer() {
@@ -469,9 +471,9 @@ impl Ports {
         }
     }
 
-    /// Queues a packet for all ports but `from`.
+    /// Queues a packet for all ports except `from`.
     fn send_to_others(&mut self, state: &mut State, from: Option<PortId>, packet: &Packet) {
-        // The ports share the segments: there may be many of both.
+        // The segments are made once and shared, as there may be many ports and segments.
         let mut segments = Vec::new();
         let others = self.list.iter_mut().filter(|port| Some(port.id) != from);
         for port in others {
@@ -487,7 +489,7 @@ impl Ports {
         }
     }
 
-    /// Queues a frame of a guest for another one.
+    /// Queues a frame of a guest for another guest.
     fn forward(&mut self, state: &mut State, to: PortId, mut packet: Packet) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += 1;
@@ -495,7 +497,7 @@ impl Ports {
         }
     }
 
-    /// Queues a frame of the guest at `from` for all others.
+    /// Queues a frame of the guest at `from` for all other guests.
     fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += self.list.len() as u64 - 1;
@@ -504,14 +506,14 @@ impl Ports {
     }
 }
 
-/// Gives a received frame the form of a packet that is sent. Returns whether it can be.
+/// Converts a received frame to a packet that can be sent. Returns `false` if that is impossible.
 fn parse_for_guest(state: &mut State, packet: &mut Packet, mtu: usize) -> bool {
     if packet.parse(Link::Ethernet).is_err() || !fit(packet, mtu) {
         state.stats.malformed += 1;
         return false;
     }
-    // A checksum may have been declared valid without being complete, as on a link that nothing can
-    // damage: the receiver's device completes it, if it can.
+    // A checksum may be marked valid without being complete, as on a link that cannot damage data. The
+    // receiver's device then completes it if necessary.
     if packet.offload.checksum == Checksum::Valid {
         packet.make_checksum_partial();
     }
@@ -551,7 +553,7 @@ impl Device for Switch {
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         self.take_events();
-        // Room at a device is an event, too.
+        // The event may have been room at a device.
         let now = now();
         self.flush(now);
         let (mut count, mut left) = (0, self.ports.list.len());

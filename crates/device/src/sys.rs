@@ -1,6 +1,5 @@
-//! System calls that std does not wrap: ioctls on a TUN file and on an interface, and one
-//! rtnetlink request. Every function here is safe to call; the reason why is at each `unsafe`
-//! block.
+//! System calls without a wrapper in std: ioctls on a TUN file and on an interface, and one rtnetlink
+//! request. Every function here is safe to call; each `unsafe` block states why.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,12 +22,12 @@ pub(crate) use packet::{
 };
 pub(crate) use xdp::{FrameLen, Umem, Xsk, XskError};
 
-/// An interface name in the kernel's form: at most 15 bytes and a NUL.
+/// An interface name in the kernel's form, at most 15 bytes and a NUL.
 #[derive(Clone, Copy)]
 pub(crate) struct IfName([libc::c_char; libc::IFNAMSIZ]);
 
 impl IfName {
-    /// Returns `None` if the name is too long or has a byte that no interface name may have.
+    /// Returns the name, or `None` if it is too long or has a byte that no interface name may have.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let fits = name.len() < libc::IFNAMSIZ;
         let bad = |b: u8| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace();
@@ -72,7 +71,7 @@ unsafe fn ioctl_with<T>(fd: BorrowedFd<'_>, request: libc::Ioctl, arg: &mut T) -
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(arg)) }).map(drop)
 }
 
-/// `TUNSETIFF`: creates the interface or attaches to it, and returns its name (`%d` filled in).
+/// Creates the interface or attaches to it (`TUNSETIFF`), and returns its name with `%d` filled in.
 pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io::Result<String> {
     let mut req = name.request();
     req.ifr_ifru.ifru_flags = flags as libc::c_short;
@@ -81,7 +80,7 @@ pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io:
     Ok(IfName(req.ifr_name).as_string())
 }
 
-/// `TUNGETIFF`: returns the name and the flags of the interface that the file is attached to.
+/// Returns the name and the flags of the interface that the file is attached to (`TUNGETIFF`).
 pub(crate) fn tun_get_iff(fd: BorrowedFd<'_>) -> io::Result<(String, c_int)> {
     let mut req = IfName([0; libc::IFNAMSIZ]).request();
     // SAFETY: the request writes a `struct ifreq`.
@@ -98,7 +97,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { ioctl_with(fd, libc::FIONBIO, &mut on) }
 }
 
-/// `SIOCOUTQ`: returns the bytes of send buffer that a Unix socket uses now, with the kernel's overhead.
+/// Returns the bytes of send buffer that a Unix socket uses now, with the kernel's overhead (`SIOCOUTQ`).
 pub(crate) fn unix_unsent(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes an `int`.
@@ -106,7 +105,7 @@ pub(crate) fn unix_unsent(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Fills at most 256 bytes with random numbers, which the kernel then returns in one piece.
+/// Fills at most 256 bytes with random numbers, for which one call of the kernel suffices.
 pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
     loop {
         // SAFETY: the pointer and length are those of a live slice.
@@ -152,13 +151,13 @@ pub(crate) fn connect_seqpacket(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// `TUNSETOFFLOAD`: sets the offloads that the reader of the file accepts.
+/// Sets the offloads that the reader of the file accepts (`TUNSETOFFLOAD`).
 pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> io::Result<()> {
     // SAFETY: this request takes its argument by value.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, bits as c_ulong) }).map(drop)
 }
 
-/// `TUNSETVNETHDRSZ` and `TUNSETVNETLE`: sets a header of `size` bytes, little endian.
+/// Sets an offload header of `size` bytes in little-endian order (`TUNSETVNETHDRSZ`, `TUNSETVNETLE`).
 pub(crate) fn tun_set_vnet_hdr(fd: BorrowedFd<'_>, size: usize) -> io::Result<()> {
     let mut size = size as c_int;
     // SAFETY: the request reads one int.
@@ -206,8 +205,8 @@ impl Iface {
         self.call(libc::SIOCSIFMTU, &mut req)
     }
 
-    /// Returns the length of the transmit queue: the packets that wait for the reader of the file
-    /// before the driver drops more.
+    /// Returns the length of the transmit queue: the packets that wait for the reader of the file before
+    /// the driver drops further ones.
     pub(crate) fn queue_len(&self) -> io::Result<u32> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFTXQLEN, &mut req)?;

@@ -1,4 +1,4 @@
-//! Packets in the form in which a host sends them.
+//! Test packets in the form in which a host sends them.
 
 use std::net::IpAddr;
 
@@ -77,7 +77,7 @@ fn packet(
     }
 }
 
-/// Source and destination port.
+/// The source and destination ports.
 pub(crate) type Ports = (u16, u16);
 
 pub(crate) fn udp(

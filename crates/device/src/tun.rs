@@ -66,17 +66,17 @@ use transmit::LinkLog;
 /// Length of [`FrameHeader::Family`], in bytes.
 const FAMILY_LEN: usize = 4;
 
-/// The header before each frame of a descriptor.
+/// The kind of header before each frame of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum FrameHeader {
-    /// None: a frame is an IP packet or an Ethernet frame. A TUN or TAP with `IFF_NO_PI`, Android's
-    /// `VpnService`, a socket that keeps messages apart.
+    /// No header: a frame is an IP packet or an Ethernet frame, as with a TUN or TAP with `IFF_NO_PI`,
+    /// Android's `VpnService`, or a socket that preserves message boundaries.
     #[default]
     None,
-    /// A `virtio_net_hdr` of 10 bytes: a TUN or TAP with `IFF_NO_PI` and `IFF_VNET_HDR`.
+    /// A `virtio_net_hdr` of 10 bytes, as with a TUN or TAP with `IFF_NO_PI` and `IFF_VNET_HDR`.
     Vnet,
-    /// The address family in 4 bytes, most significant first: a utun of macOS and iOS.
+    /// The address family in 4 bytes, most significant first, as with a utun of macOS and iOS.
     Family,
 }
 
@@ -88,13 +88,13 @@ pub struct TunStats {
     pub rx_packets: u64,
     /// Received packets that were dropped: malformed, or no memory for them.
     pub rx_dropped: u64,
-    /// `read` calls, those that found nothing included.
+    /// `read` calls, including those that found nothing.
     pub rx_calls: u64,
     /// Packets and super-segments sent to the kernel.
     pub tx_packets: u64,
     /// Packets that the kernel refused as malformed, or because the interface was down.
     pub tx_dropped: u64,
-    /// `writev` calls, those that found no room included.
+    /// `writev` calls, including those that found no room.
     pub tx_calls: u64,
 }
 

@@ -1,7 +1,7 @@
-//! A device whose other end is the program itself: it takes the packets that a stack sends, and
-//! passes it those that it receives.
+//! A device whose other end is the program itself, which receives the packets that a stack sends, and
+//! passes packets to it.
 //!
-//! Both directions are queues with limits of packets and bytes. [`UserDevice`] is the stack's end,
+//! Both directions are queues with limits of packets and bytes. [`UserDevice`] is the stack's end, and
 //! [`PacketPort`] the program's.
 
 mod port;
@@ -37,8 +37,8 @@ pub struct UserDeviceConfig {
     pub caps: Caps,
     /// The most packets (or super-segments) queued in each direction; 1024 by default.
     pub queue_packets: usize,
-    /// The most memory of the packets queued in each direction, in bytes; 2 MiB by default. A queue
-    /// that is empty accepts a packet of any size.
+    /// The most memory of the packets queued in each direction, bytes; 2 MiB by default. An empty queue
+    /// accepts a packet of any size.
     pub queue_bytes: usize,
 }
 
@@ -58,16 +58,16 @@ impl UserDeviceConfig {
     }
 }
 
-/// The closure that takes outgoing packets.
+/// The closure that receives outgoing packets.
 type OnPacket = Mutex<Box<dyn FnMut(Packet) + Send>>;
 
 /// The two queues between a device and its program.
 struct Shared {
-    /// From the stack to the program.
+    /// The queue from the stack to the program.
     outgoing: PacketQueue,
-    /// From the program to the stack.
+    /// The queue from the program to the stack.
     incoming: PacketQueue,
-    /// The closure that takes outgoing packets, in place of a [`PacketReceiver`].
+    /// The closure that receives outgoing packets instead of a [`PacketReceiver`].
     on_packet: Option<OnPacket>,
 }
 
@@ -81,7 +81,7 @@ impl Shared {
         })
     }
 
-    /// Notifies the program of what the device has done: of new packets and of room.
+    /// Notifies the program of new packets and of room.
     fn notify_user(&self) {
         self.incoming.wake_sender();
         match &self.on_packet {
@@ -90,13 +90,13 @@ impl Shared {
         }
     }
 
-    /// Passes the outgoing packets to the closure. One thread does so at a time, which keeps their
-    /// order; a call from within the closure leaves them to the outer one.
+    /// Passes the outgoing packets to the closure, on one thread at a time, which keeps their order. A
+    /// call from within the closure leaves them to the outer call.
     fn deliver(&self, on_packet: &OnPacket) {
         loop {
-            // A packet that was queued after the last `pop`, while the closure was still locked, has
-            // been left to this thread. The fences order the queue's length and the lock: either the
-            // other thread locks the closure, or this one finds the packet.
+            // A packet that was queued after the last `pop`, while the closure was still locked, is left
+            // to this thread. The fences order the queue's length and the lock: either the other thread
+            // locks the closure, or this one finds the packet.
             fence(Ordering::SeqCst);
             if self.outgoing.is_empty() {
                 return;
@@ -114,9 +114,9 @@ impl Shared {
 
 /// The stack's end of a user-driven device.
 ///
-/// A packet is completed when the program takes it. The stack holds further packets back while the
-/// queue is full, so that nothing is lost on the way out. When the program drops its end, the
-/// device fails and its stack stops.
+/// A packet is completed when the program receives it. While the queue is full, further packets wait in
+/// the stack, so that none is lost on the way out. When the program drops its end, the device fails and
+/// its stack stops.
 pub struct UserDevice {
     caps: Caps,
     shared: Arc<Shared>,
@@ -154,9 +154,9 @@ pub fn user_device(config: UserDeviceConfig) -> (UserDevice, PacketPort) {
 /// Returns a user-driven device that calls `on_packet` with each packet that the stack sends, and
 /// the sender that passes packets to the stack.
 ///
-/// The closure runs on the thread that sends: that of a socket call, or of the driver. It is called
-/// after the stack's lock is released, in the order of the packets, so it may use sockets. It should
-/// be short, and must not block. The device fails when the sender is dropped.
+/// The closure runs on the thread of the socket call or of the driver that sends. It is called after the
+/// stack's lock is released, in the order of the packets, so it may use sockets. It should be short, and
+/// must not block. The device fails when the sender is dropped.
 ///
 /// ```
 /// use std::sync::mpsc::sync_channel;
@@ -255,7 +255,7 @@ impl Device for UserDevice {
     }
 
     fn limit_memory(&mut self, _: &Pool, max_bytes: usize) {
-        // A queued packet keeps up to `MAX_PINNED` times its length allocated.
+        // A queued packet may pin `MAX_PINNED` times its length.
         let each = max_bytes / 2 / MAX_PINNED;
         self.shared.outgoing.limit_bytes(each);
         self.shared.incoming.limit_bytes(each);

@@ -12,20 +12,20 @@ const CONTROL: &[u8] = b"com.apple.net.utun_control";
 const OPT_IFNAME: libc::c_int = 2;
 
 impl Tun {
-    /// Creates the interface `utunN` of macOS with the number `unit`, or with the first free number
-    /// for `None`. `mtu` is the size of the largest IP packet in bytes.
+    /// Creates the interface `utunN` of macOS with the number `unit`, or with the first free number for
+    /// `None`. `mtu` is the size of the largest IP packet in bytes.
     ///
     /// Requires root. The interface has no address and its own MTU until a program sets them, e.g.
     /// `ifconfig utun5 10.9.0.1 10.9.0.2 mtu 1500 up`; its name is [`Tun::name`]. It ends with the
-    /// device. A utun has no offloads: each packet of the MTU is one system call. Written to Apple's
-    /// headers, type-checked, and not tested.
+    /// device. A utun has no offloads: each packet of the MTU is one system call. The code follows
+    /// Apple's headers, is type-checked, and not tested.
     ///
     /// # Errors
     /// `PermissionDenied` without root, `ResourceBusy` if the number is in use, `InvalidInput` for a
     /// number that no interface can have, and any other error of the kernel.
     pub fn utun(unit: Option<u32>, mtu: u32) -> io::Result<Self> {
         let unit = match unit {
-            // The kernel counts from 1, and 0 requests a free number.
+            // The kernel counts from 1; 0 requests a free number.
             Some(unit) => unit.checked_add(1).ok_or_else(|| {
                 let text = format!("utun{unit} cannot exist; choose a smaller number");
                 io::Error::new(io::ErrorKind::InvalidInput, text)
@@ -50,7 +50,7 @@ fn control_socket() -> io::Result<OwnedFd> {
             libc::SYSPROTO_CONTROL,
         ))?;
         let socket = OwnedFd::from_raw_fd(fd);
-        // macOS has no flag of `socket` for this.
+        // On macOS, `socket` has no flag for this.
         checked(libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC))?;
         Ok(socket)
     }

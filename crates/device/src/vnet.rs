@@ -1,11 +1,11 @@
-//! The offloads of a packet as a `virtio_net_hdr`, which TUN, TAP and virtio devices put in front of it.
+//! The offloads of a packet as a `virtio_net_hdr`, which precedes packets of TUN, TAP and virtio devices.
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 use fullsend_wire::vnet::{VnetGso, VnetHdr};
 
-/// Returns the offloads of a received packet, or `None` if the header requests what
+/// Returns the offloads of a received packet, or `None` if the header requests an offload that
 /// [`Offload`] cannot express: UFO, an unknown type, or segments of zero bytes.
 ///
 /// `csum_start` and `csum_offset` are ignored: the parser finds the transport header itself.
@@ -26,7 +26,7 @@ pub fn offload_of(hdr: &VnetHdr) -> Option<Offload> {
         VnetGso::TcpV4 => GsoKind::TcpV4,
         VnetGso::TcpV6 => GsoKind::TcpV6,
         VnetGso::UdpL4 => GsoKind::Udp,
-        // No device offers these.
+        // No device offers these offloads.
         VnetGso::UdpFragments | VnetGso::Unknown(_) => return None,
     };
     let gso_size = match kind {
@@ -50,7 +50,7 @@ pub fn offload_of(hdr: &VnetHdr) -> Option<Offload> {
     })
 }
 
-/// Returns the header of a parsed packet that is to be sent.
+/// Returns the header of a parsed packet to be sent.
 pub fn header_of(packet: &Packet) -> VnetHdr {
     let Offload {
         gso_size,

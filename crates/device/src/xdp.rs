@@ -24,24 +24,23 @@ const ETHERNET_LEN: usize = 14;
 /// Length of a VLAN tag, in bytes.
 const VLAN_LEN: usize = 4;
 
-/// An Ethernet interface of the kernel whose received frames this process takes, e.g. one end of a
-/// veth pair or a network card with one queue.
+/// An Ethernet interface of the kernel whose received frames this process takes, e.g. one end of a veth
+/// pair or a network card with one queue.
 ///
-/// A frame costs no system call to receive, and up to 32 are sent with one. There are no
-/// super-segments: it is the device for many small packets, while a [`PacketSocket`] has the higher
-/// speed of bulk TCP over a veth.
+/// Receiving a frame costs no system call, and one call sends up to 32. There are no super-segments: the
+/// device suits many small packets, while a [`PacketSocket`] is faster for bulk TCP over a veth.
 ///
-/// The kernel's stack receives no frame of the interface while the device exists, but still sends
-/// through it. Remove its addresses from the interface. The XDP program that redirects the frames is
-/// detached when the stack stops, the device is dropped or the process ends. The interface is in
-/// promiscuous mode meanwhile. Frames of a VLAN whose tag the network card removes are received
-/// without it; switch that off with `ethtool -K INTERFACE rxvlan off`.
+/// The kernel's stack receives no frame of the interface while the device exists, but still sends through
+/// it. Remove its addresses from the interface. The XDP program that redirects the frames is detached
+/// when the stack stops, the device is dropped or the process ends. Until then, the interface is in
+/// promiscuous mode. Frames of a VLAN whose tag the network card removes are received without it; switch
+/// that off with `ethtool -K INTERFACE rxvlan off`.
 ///
-/// The kernel does not wake a program whose interface is removed: the device fails at the next attempt
-/// to receive, which a stack makes at the latest when its next timer is due.
+/// The kernel does not wake a program whose interface is removed: the device fails at the next attempt to
+/// receive, which a stack makes at the latest when its next timer is due.
 ///
-/// The kernel at the other end of a veth leaves the checksums of TCP and UDP uncomputed. Over a veth
-/// a checksum field that holds the sum of the pseudo-header alone is therefore accepted.
+/// The kernel at the other end of a veth does not compute the checksums of TCP and UDP. Over a veth, a
+/// checksum field that holds only the sum of the pseudo-header is therefore accepted.
 ///
 /// ```no_run
 /// use fullsend_device::{Device, XdpSocket};
@@ -52,7 +51,7 @@ const VLAN_LEN: usize = 4;
 ///
 /// [`PacketSocket`]: crate::PacketSocket
 pub struct XdpSocket {
-    /// Ends before the socket does.
+    /// The changes of the interface, dropped before the socket.
     attachment: Option<Attachment>,
     xsk: Xsk,
     name: String,
@@ -60,8 +59,8 @@ pub struct XdpSocket {
     /// Whether received checksums may be uncomputed.
     is_veth: bool,
     reader: FrameReader,
-    /// Whether the first packet of the caller's batch is in the transmit ring. The last packet stays
-    /// in the batch until the kernel has consumed it, so that the caller calls again.
+    /// Whether the first packet of the caller's batch is in the transmit ring. The last packet stays in
+    /// the batch until the kernel has consumed it, so that the caller calls again.
     front_is_queued: bool,
     /// Whether the interface was down at the last attempt to send.
     down: bool,
@@ -69,9 +68,9 @@ pub struct XdpSocket {
     link_log: LinkLog,
 }
 
-/// The changes of the interface, which end when it is dropped.
+/// The changes of the interface, undone on drop.
 struct Attachment {
-    /// Detaches the program when it is closed.
+    /// The attached program, detached on close.
     _program: OwnedFd,
     /// A packet socket that receives nothing, for the promiscuous mode.
     _promiscuous: OwnedFd,
@@ -93,8 +92,7 @@ impl XdpSocket {
         Self::open_with_pool(name, Pool::new(open::POOL_BYTES))
     }
 
-    /// Opens the interface `name` as [`open`](Self::open) does, with received packets in memory of
-    /// `pool`.
+    /// Opens the interface `name` like [`open`](Self::open), with received packets in memory of `pool`.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -102,8 +100,8 @@ impl XdpSocket {
         open::open(name, pool)
     }
 
-    /// Returns the counters. Frames that found no room are counted as dropped. `rx_calls` counts the
-    /// reads of the receive ring, which are no system calls.
+    /// Returns the counters. Frames that found no room are counted as dropped. `rx_calls` counts reads of
+    /// the receive ring, which are not system calls.
     pub fn stats(&self) -> TunStats {
         let mut stats = self.stats;
         if let Ok(dropped) = self.xsk.dropped() {
@@ -113,7 +111,7 @@ impl XdpSocket {
         stats
     }
 
-    /// Copies packets to the transmit ring while there is room, and removes all but the last of the
+    /// Copies packets to the transmit ring while there is room, and removes all but the last one of the
     /// batch.
     fn queue(&mut self, batch: &mut VecDeque<Packet>) {
         let longest = self.caps.mtu as usize + ETHERNET_LEN + VLAN_LEN;
@@ -141,12 +139,12 @@ impl XdpSocket {
         }
     }
 
-    /// Lets the kernel send the frames of the transmit ring until it accepts no more.
+    /// Makes the kernel send frames of the transmit ring until it accepts no more.
     fn send_queued(&mut self) -> io::Result<()> {
         self.xsk.tx.publish();
         self.down = false;
         let mut waiting = self.xsk.tx.unconsumed();
-        // The kernel drops one frame in a call while the link has no carrier.
+        // The kernel drops one frame per call while the link has no carrier.
         let mut refusals_left = waiting;
         while waiting > 0 && self.xsk.tx.needs_wakeup() {
             self.stats.tx_calls += 1;
@@ -172,7 +170,7 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Takes back the frames that the kernel has sent. Returns whether there were any.
+    /// Makes the frames that the kernel has sent free again. Returns whether there were any.
     fn reap(&mut self) -> bool {
         let mut any = false;
         while let Some(addr) = self.xsk.completion.pop() {
@@ -183,7 +181,7 @@ impl XdpSocket {
         any
     }
 
-    /// Drops the packets of the batch, as the interface is down.
+    /// Drops the packets of the batch because the interface is down.
     fn drop_batch(&mut self, batch: &mut VecDeque<Packet>) {
         let queued = usize::from(self.front_is_queued);
         for _ in queued..batch.len() {
@@ -207,7 +205,7 @@ impl Device for XdpSocket {
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         if self.down {
-            // Frames in the ring from before are sent first, if the interface is up again.
+            // Older frames in the ring are sent first, if the interface is up again.
             self.send_queued()?;
         }
         self.reap();
@@ -254,7 +252,7 @@ impl Device for XdpSocket {
         self.xsk.fill.publish();
         let frames = frames?;
         if frames == 0 {
-            // The kernel reports here that the interface is removed, and not by poll(2).
+            // The kernel reports the removal of the interface here, and not by poll(2).
             self.xsk.take_error().map_err(|_| gone())?;
         }
         if self.is_veth {

@@ -1,4 +1,4 @@
-//! The next event of each source, by time.
+//! The queue of the next event of each source, ordered by time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use fullsend_wire::Instant;
 
 use crate::topology::NodeId;
 
-/// A source of events, each of which has at most one next event.
+/// A source of events, which has at most one next event.
 ///
-/// The order is that of events at one instant: packets arrive before timers fire, so that the ACK
-/// that stops a timer is processed first.
+/// The order of the sources is that of events at the same instant: packets arrive before timers fire, so
+/// that the ACK that stops a timer is processed first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Source {
-    /// The next arrival at the far end of a link, in the direction from the end of that index.
+    /// The next arrival at the far end of a link, in the direction from the end with index `from`.
     Link { link: usize, from: usize },
     /// The deadline of a host's stack.
     Stack(NodeId),
@@ -28,7 +28,7 @@ pub(crate) struct Agenda {
 }
 
 impl Agenda {
-    /// Sets the time of the next event of `source`, or that it has none.
+    /// Sets the time of the next event of `source`; `None` if it has none.
     pub(crate) fn set(&mut self, source: Source, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.scheduled.insert(source, at),
@@ -50,7 +50,7 @@ impl Agenda {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// Removes and returns the source of the next event, if it is due.
+    /// Removes and returns the source of the next event if it is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Source> {
         let (_, source) = self.queue.first().copied().filter(|(at, _)| *at <= now)?;
         self.set(source, None);

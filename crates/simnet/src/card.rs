@@ -22,8 +22,8 @@ const MTU: u32 = 1500;
 
 /// The network card of a host, from its start to its crash.
 ///
-/// It sends packets of at most the MTU, so that links lose packets and not super-segments, with
-/// checksums that the receiver verifies. It has no queue: what it has accepted is on the link.
+/// It sends packets of at most the MTU, so that links lose packets instead of super-segments, with
+/// checksums that the receiver verifies. It has no queue: accepted packets are on the link.
 #[derive(Clone)]
 pub(crate) struct Card {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// Connects a new card in place of an earlier one.
+    /// Connects a new card, which replaces an earlier one.
     pub(crate) fn connect(shared: &Arc<Shared>, node: NodeId, epoch: Epoch) -> Self {
         let card = &mut shared.lock().cards[node.0];
         card.incarnation += 1;

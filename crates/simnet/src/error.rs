@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// The error of a host's software: any error, which `?` converts.
+/// The error of a host's software: any error, as `?` converts it.
 pub type SoftwareError = Box<dyn Error + Send + Sync>;
 
 /// The result of a host's software.
@@ -22,14 +22,14 @@ pub enum Failure {
         /// The error.
         error: SoftwareError,
     },
-    /// The software of a client had not ended at the time limit.
+    /// The software of a client has not ended at the time limit.
     TimeLimit {
-        /// The names of the clients that still ran.
+        /// The names of the clients that are still running.
         clients: Vec<String>,
     },
-    /// Tasks woke each other without end, and no time passed.
+    /// Tasks wake each other without end, and no time passes.
     Stalled,
-    /// A host's stack could not be built, e.g. because of an invalid setting.
+    /// A host's stack cannot be built, e.g. because of an invalid setting.
     Start {
         /// The name of the host.
         host: String,
@@ -38,7 +38,7 @@ pub enum Failure {
     },
 }
 
-/// The error of [`Simulation::run`](crate::Simulation::run). Its text has the seed that repeats it.
+/// The error of [`Simulation::run`](crate::Simulation::run). The text has the seed that reproduces it.
 #[derive(Debug)]
 pub struct RunError {
     pub(crate) seed: u64,
@@ -57,7 +57,7 @@ impl RunError {
         self.at
     }
 
-    /// Returns the reason.
+    /// Returns the reason of the failure.
     pub fn failure(&self) -> &Failure {
         &self.failure
     }
@@ -99,7 +99,7 @@ impl Error for RunError {
     }
 }
 
-/// Returns how to repeat the run of a seed.
+/// Returns the text that describes how to repeat the run of a seed.
 pub(crate) fn replay(seed: u64) -> String {
     format!(
         "FULLSEND_SEEDS={seed}..{} repeats it",

@@ -1,10 +1,10 @@
-//! Packets as text.
+//! Formatting of packets as text.
 
 use fullsend_offload::Link;
 use fullsend_sim::TraceEvent;
 
-/// Formats a packet that an [observer](crate::Simulation::set_observer) got as one line without a line
-/// break, in the format of tcpdump:
+/// Formats a packet that an [observer](crate::Simulation::set_observer) has received as one line, without
+/// a line break, in the format of tcpdump:
 ///
 /// `0.020000000 client sent    IP 10.1.0.2.40000 > 10.1.0.1.80: Flags [P.], seq 1:97, ack 1, …`
 ///

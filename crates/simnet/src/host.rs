@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::net::Net;
 use crate::topology::NodeId;
 
-/// The host on which a software runs. It is passed to the software; clones refer to the same host.
+/// The host on which a software runs, passed to the software. Clones refer to the same host.
 #[derive(Clone)]
 pub struct Host {
     pub(crate) net: Net,
@@ -32,12 +32,12 @@ impl Host {
         &self.name
     }
 
-    /// Returns the host's stack, on which sockets are opened.
+    /// Returns the host's stack, on which the software opens sockets.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// Returns the network, through which a software may change links and crash hosts.
+    /// Returns the network, through which the software can change links and crash hosts.
     pub fn net(&self) -> &Net {
         &self.net
     }
@@ -51,8 +51,8 @@ impl Host {
         self.net.resolve(host_and_port)
     }
 
-    /// Returns a number from which the software may seed its own random number generators. It
-    /// derives from the simulation's seed, and differs after each start of the host.
+    /// Returns a number with which the software can seed its own random number generators. It derives
+    /// from the simulation's seed, and differs after each start of the host.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -68,7 +68,7 @@ impl fmt::Debug for Host {
 
 pub(crate) type SoftwareFuture = Pin<Box<dyn Future<Output = SoftwareResult> + Send>>;
 
-/// Changes the settings of a host's stack.
+/// A function that changes the settings of a host's stack.
 pub(crate) type Configure = Arc<dyn Fn(Builder) -> Builder + Send + Sync>;
 
 /// The software of a host, ready to start.
@@ -76,14 +76,14 @@ pub(crate) type Start = Box<dyn FnOnce(Host) -> SoftwareFuture + Send>;
 
 /// The software of a host.
 pub(crate) enum Software {
-    /// Runs until the end of the simulation, and can be started again.
+    /// A software that runs until the end of the simulation, and can be started again.
     Server(Arc<dyn Fn(Host) -> SoftwareFuture + Send + Sync>),
-    /// Runs once to its end, for which the simulation waits. `None` after its start.
+    /// A software that runs once to its end, for which the simulation waits. `None` after its start.
     Client(Option<Start>),
 }
 
 impl Software {
-    /// Returns the software to start, unless it is a client that has started before.
+    /// Returns the software to start, or `None` for a client that has already started.
     pub(crate) fn start(&mut self) -> Option<Start> {
         match self {
             Self::Server(software) => {
@@ -101,7 +101,7 @@ impl Software {
 
 /// The state of a host.
 pub(crate) enum State {
-    /// It starts with the next run.
+    /// The host starts with the next run.
     New,
     Running,
     /// The software has ended; the stack still runs.
@@ -118,14 +118,14 @@ pub(crate) struct HostEntry {
     pub(crate) rng: Rng,
     pub(crate) state: State,
     pub(crate) stack: Option<Stack>,
-    /// The machine on which it runs, while it does.
+    /// The machine on which the host runs; `None` if it does not run.
     pub(crate) machine: Option<Arc<Machine>>,
     /// The task of the software, until it has ended.
     pub(crate) task: Option<JoinHandle<SoftwareResult>>,
 }
 
 impl HostEntry {
-    /// Returns the result of the software, once.
+    /// Returns the result of the software, only once.
     pub(crate) fn take_result(&mut self) -> Option<Result<SoftwareResult, JoinError>> {
         let task = self.task.as_mut().filter(|task| task.is_finished())?;
         let mut cx = Context::from_waker(Waker::noop());
@@ -141,26 +141,26 @@ impl HostEntry {
 #[derive(Default)]
 pub(crate) struct Hosts {
     pub(crate) entries: Vec<HostEntry>,
-    /// Machines of hosts that have crashed, which end before anything else runs.
+    /// The machines of crashed hosts, which end before another task runs.
     pub(crate) crashed: Vec<Arc<Machine>>,
-    /// The machine of all hosts, where they share one.
+    /// The machine of all hosts, if they share one.
     pub(crate) shared_machine: Option<Arc<Machine>>,
     pub(crate) shares_machine: bool,
-    /// Whether the simulation runs, and not only the test.
+    /// Whether a run is in progress, rather than only the test.
     pub(crate) is_running: bool,
-    /// Settings of every stack.
+    /// The settings of every stack.
     pub(crate) configure_all: Option<Configure>,
 }
 
 impl Hosts {
-    /// Returns a host by its node.
+    /// Returns the host of a node.
     pub(crate) fn entry(&mut self, node: NodeId) -> Option<&mut HostEntry> {
         // Nodes are added in ascending order.
         let index = self.entries.binary_search_by_key(&node, |entry| entry.node);
         index.ok().map(|index| &mut self.entries[index])
     }
 
-    /// Returns the machines of the hosts that run.
+    /// Returns the machines of the running hosts.
     pub(crate) fn machines(&self) -> Vec<Arc<Machine>> {
         if self.shares_machine {
             return self.shared_machine.iter().cloned().collect();
@@ -181,7 +181,7 @@ impl Hosts {
         Ok(machine)
     }
 
-    /// Returns the names of the clients whose software runs or will.
+    /// Returns the names of the clients whose software runs or has not started yet.
     pub(crate) fn pending_clients(&self) -> impl Iterator<Item = &str> {
         let is_pending = |entry: &&HostEntry| {
             entry.software.is_client() && matches!(entry.state, State::New | State::Running)

@@ -1,5 +1,5 @@
-//! The network: its links and the network cards of its hosts, which change only when an event is due
-//! or a stack transmits.
+//! The network: its links and the network cards of its hosts. It changes only when an event is due or a
+//! stack transmits.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -13,20 +13,20 @@ use crate::scheduler::MAX_LOOKAHEAD;
 use crate::topology::{NodeId, Topology};
 use crate::wire::{Direction, Wire};
 
-/// A callback that is passed each packet, with the name of the node.
+/// A callback that receives each packet with the name of the node.
 pub(crate) type Observer = Box<dyn FnMut(&str, &TraceEvent<'_>) + Send>;
 
 /// The network card of a host.
 #[derive(Default)]
 pub(crate) struct CardState {
-    /// Packets that the host's driver has not taken yet. It takes them at the instant of their
-    /// arrival, so their number is that of the packets that arrive at one instant.
+    /// Packets that the host's driver has not received yet. It receives them at the instant of their
+    /// arrival, so they all arrived at one instant.
     pub(crate) received: VecDeque<Packet>,
-    /// The task of the driver.
+    /// The waker of the driver's task.
     pub(crate) driver: Option<Waker>,
-    /// Number of times that the host was started; the cards of earlier times are disconnected.
+    /// The number of starts of the host; the cards of earlier starts are disconnected.
     pub(crate) incarnation: u64,
-    /// Whether the host runs.
+    /// Whether the host is running.
     pub(crate) is_connected: bool,
 }
 
@@ -34,19 +34,19 @@ pub(crate) struct CardState {
 pub(crate) struct Kernel {
     pub(crate) topology: Topology,
     pub(crate) agenda: Agenda,
-    /// The card of each node; that of a switch is not used.
+    /// The card of each node; the cards of switches are unused.
     pub(crate) cards: Vec<CardState>,
     pub(crate) wires: Vec<Wire>,
     pub(crate) rng: Rng,
     pub(crate) hash: TraceHash,
     pub(crate) observer: Option<Observer>,
-    /// Packets for which no host has the address or no path leads to it.
+    /// The number of packets to an address that no host has, or to which no path leads.
     pub(crate) unroutable: u64,
-    /// The least delay of any link; `None` after a change.
+    /// The least delay of all links; `None` after a change.
     lookahead: Option<Nanos>,
-    /// Whether the simulation has been dropped: the last packets of its stacks are ignored.
+    /// Whether the simulation was dropped, after which its stacks' last packets are ignored.
     pub(crate) closed: bool,
-    /// Hosts that have received packets, for their drivers to be woken.
+    /// Hosts that have received packets, whose drivers must be woken.
     ready: Vec<NodeId>,
     links: Vec<usize>,
     packets: Vec<Packet>,
@@ -71,16 +71,16 @@ impl Kernel {
         }
     }
 
-    /// Sends a packet of a host.
+    /// Sends a packet from a host.
     pub(crate) fn transmit(&mut self, now: Instant, node: NodeId, packet: Packet) {
         if !self.closed {
             self.forward(now, node, packet);
         }
     }
 
-    /// Passes a packet on from a node, by one link or several.
+    /// Forwards a packet from a node over one or several links.
     fn forward(&mut self, now: Instant, node: NodeId, mut packet: Packet) {
-        // Fields that only the sender's host uses are not on the wire.
+        // Fields that only the sender's host uses do not cross the link.
         packet.tx = TxToken::default();
         packet.offload.checksum = Checksum::Unverified;
         let mut links = std::mem::take(&mut self.links);
@@ -118,14 +118,14 @@ impl Kernel {
         self.agenda.set(Source::Link { link, from: end }, next);
         for lost in lost {
             self.lose(now, (link, end), &lost.packet, lost.why);
-            // The router before the link reports its MTU to the sender.
+            // The router before the link reports the link's MTU to the sender.
             if let Some(report) = lost.report {
                 self.receive_or_forward(now, node, report);
             }
         }
     }
 
-    /// Counts a packet that a link lost.
+    /// Counts a packet that a link has lost.
     fn lose(&mut self, now: Instant, (link, end): (usize, usize), packet: &Packet, why: Loss) {
         let wire = &mut self.wires[link];
         let stats = &mut wire.directions[end].stats;
@@ -139,13 +139,13 @@ impl Kernel {
         self.observe(now, sender, TracePoint::Lost(why), packet);
     }
 
-    /// Processes the events that are due, and appends the tasks to wake to `wakers`.
+    /// Processes the due events, and appends the wakers of the affected tasks to `wakers`.
     pub(crate) fn run_due(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         while let Some(source) = self.agenda.pop_due(now) {
             match source {
                 Source::Link { link, from } => self.arrive(now, link, from),
                 Source::Stack(node) => wakers.extend(self.cards[node.0].driver.take()),
-                // The loop ends the run.
+                // The scheduler's loop ends the run.
                 Source::End => {}
             }
         }
@@ -160,13 +160,13 @@ impl Kernel {
         self.lookahead = None;
     }
 
-    /// Changes the properties of a link in one direction, from the end of that index.
+    /// Changes the properties of a link in the direction from the end with index `from`.
     pub(crate) fn set_netem(&mut self, link: usize, from: usize, netem: Netem) {
         self.wires[link].directions[from].set_netem(netem);
         self.lookahead = None;
     }
 
-    /// Returns the least delay of any link.
+    /// Returns the least delay of all links.
     pub(crate) fn lookahead(&mut self) -> Nanos {
         let wires = &self.wires;
         *self.lookahead.get_or_insert_with(|| {
@@ -176,7 +176,7 @@ impl Kernel {
         })
     }
 
-    /// Takes the packets that have arrived at the far end of a link.
+    /// Receives the packets that have arrived at the far end of a link.
     fn arrive(&mut self, now: Instant, link: usize, from: usize) {
         let mut packets = std::mem::take(&mut self.packets);
         let wire = &mut self.wires[link];

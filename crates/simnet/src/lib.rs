@@ -1,10 +1,10 @@
 //! Whole applications on simulated hosts: tokio-shaped sockets over lossy links in virtual time,
 //! repeatable from a seed.
 //!
-//! A [`Simulation`] has named hosts, joined by links with the parameters of `tc netem`. Each host has
-//! a software, an async closure, and a [`fullsend::Stack`] of its own, on whose sockets the software
-//! works as it would on a real device. `tokio::time`, `tokio::spawn`, `tokio::sync` and libraries on
-//! top of them (axum, hyper) work unchanged: time is virtual, so an idle hour takes milliseconds.
+//! A [`Simulation`] has named hosts, joined by links with the parameters of `tc netem`. Each host has a
+//! software, which is an async closure, and its own [`fullsend::Stack`], whose sockets work as on a real
+//! device. `tokio::time`, `tokio::spawn`, `tokio::sync` and libraries based on them (axum, hyper) work
+//! unchanged: time is virtual, so an idle hour takes milliseconds.
 //!
 //! ```
 //! use fullsend::UdpSocket;
@@ -39,9 +39,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same seed gives the same packets at the same nanoseconds ([`Simulation::trace_hash`]), as far
-//! as the software is deterministic. `docs/simulation.md` in the repository is a tutorial, and lists
-//! what is deterministic and what is not.
+//! The same seed gives the same packets at the same nanoseconds ([`Simulation::trace_hash`]) if the
+//! software is deterministic. `docs/simulation.md` in the repository is a tutorial, and lists what is
+//! deterministic and what is not.
 //!
 //! To schedule bare hosts without applications, which is faster, use [`fullsend_sim`].
 #![forbid(unsafe_code)]
@@ -74,10 +74,10 @@ pub use seeds::seeds;
 pub use simulation::Simulation;
 pub use wire::LinkStats;
 
-// Their types are in public signatures.
+// The types of these crates are in public signatures.
 pub use fullsend;
 
-/// The blocks of the tutorial compile and run.
+/// The tutorial, whose code blocks are compiled and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/simulation.md")]
 struct Tutorial;

@@ -12,10 +12,10 @@ use crate::shared::Shared;
 use crate::topology::invalid;
 use crate::wire::LinkStats;
 
-/// A link between two hosts or switches. Clones are handles to the same link.
+/// A link between two hosts or switches. Clones refer to the same link.
 ///
-/// Its properties are those of `tc netem`, in the same words: see [`Netem`] for the list. They may
-/// change while the simulation runs, from the test or from a host's software.
+/// Its properties are those of `tc netem`, in the same words: see [`Netem`] for the list. The test or a
+/// host's software may change them while the simulation runs.
 ///
 /// ```
 /// use fullsend_simnet::Simulation;
@@ -40,11 +40,10 @@ impl Link {
         Self { shared, number }
     }
 
-    /// Changes the properties of both directions, for packets that are sent from now on.
+    /// Changes the properties of both directions for later packets.
     ///
     /// # Errors
-    /// `InvalidInput` for a text that does not parse; the message names the word and what to write
-    /// instead.
+    /// `InvalidInput` for a text that does not parse; the message names the word and the fix.
     pub fn set(&self, netem: &str) -> io::Result<()> {
         let netem = parse(netem)?;
         let mut kernel = self.shared.lock();
@@ -54,7 +53,7 @@ impl Link {
         Ok(())
     }
 
-    /// Changes the properties of the direction from `host`, for packets that are sent from now on.
+    /// Changes the properties of the direction from `host` for later packets.
     ///
     /// # Errors
     /// `InvalidInput` for a text that does not parse, or a name that is not an end of the link.
@@ -74,18 +73,18 @@ impl Link {
         Ok(self.shared.lock().wires[self.number].directions[end].netem)
     }
 
-    /// Cuts the link: packets that are sent into it, or would arrive, are lost until it is
-    /// [up](Self::up) again. Neither end is notified.
+    /// Cuts the link: packets that are sent into it or would arrive are lost until it is [up](Self::up)
+    /// again. Neither end is notified.
     pub fn down(&self) {
         self.shared.lock().wires[self.number].is_up = false;
     }
 
-    /// Ends a [`down`](Self::down).
+    /// Restores the link after [`down`](Self::down).
     pub fn up(&self) {
         self.shared.lock().wires[self.number].is_up = true;
     }
 
-    /// Returns whether the link is up, as it is at first.
+    /// Returns whether the link is up, which it is initially.
     pub fn is_up(&self) -> bool {
         self.shared.lock().wires[self.number].is_up
     }
@@ -99,13 +98,13 @@ impl Link {
         Ok(self.shared.lock().wires[self.number].directions[end].stats)
     }
 
-    /// Records the packets at both ends as pcapng into `out`, which should be buffered, from now on
-    /// and in place of an earlier capture. Each end is an interface with the name of its host; a
-    /// packet that is lost appears at its sender only. Timestamps are virtual: the simulation
-    /// begins at the epoch. If `out` fails later, recording stops with a warning.
+    /// Records later packets at both ends as pcapng to `out`, which should be buffered. Replaces an
+    /// earlier capture. Each end is an interface with the name of its host; a lost packet appears only at
+    /// its sender. Timestamps are virtual: the simulation starts at the epoch. If `out` fails later,
+    /// recording stops with a warning.
     ///
     /// # Errors
-    /// The error of `out`.
+    /// The error of writing to `out`.
     pub fn capture(&self, out: impl Write + Send + 'static) -> io::Result<()> {
         let capture = Capture::new(out)?;
         let mut kernel = self.shared.lock();
@@ -116,7 +115,7 @@ impl Link {
         Ok(())
     }
 
-    /// Returns the index of the end at `host`.
+    /// Returns the index of the link's end at `host`.
     fn end(&self, host: &str) -> io::Result<usize> {
         let kernel = self.shared.lock();
         let wire = &kernel.wires[self.number];

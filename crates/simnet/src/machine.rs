@@ -20,7 +20,7 @@ use crate::host::SoftwareFuture;
 /// The resolution of tokio's timers.
 const TICK: Nanos = Nanos::from_millis(1);
 
-/// Returns the last whole millisecond up to `at`, at which tokio's timers fire.
+/// Returns the last whole millisecond not after `at`; tokio's timers fire at whole milliseconds.
 pub(crate) const fn tick_before(at: Instant) -> Instant {
     Instant::from_nanos(at.as_nanos() - at.as_nanos() % TICK.as_nanos())
 }
@@ -30,17 +30,17 @@ pub(crate) fn tick_after(at: Instant) -> Instant {
     tick_before(at) + TICK
 }
 
-/// The correspondence of a machine's clock with that of the simulation.
+/// The relation of a machine's clock to the simulation's clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Epoch {
-    /// A time of the machine's clock.
+    /// A time on the machine's clock.
     start: time::Instant,
-    /// Time of the simulation at `start`.
+    /// The simulation's time at `start`.
     origin: Instant,
 }
 
 impl Epoch {
-    /// Converts a time of the machine's clock.
+    /// Converts a time on the machine's clock to the simulation's.
     pub(crate) fn instant(&self, at: time::Instant) -> Instant {
         self.origin + Nanos::from(at.saturating_duration_since(self.start))
     }
@@ -50,17 +50,17 @@ impl Epoch {
     }
 }
 
-/// Action of a machine's runtime when no task of it can run.
+/// The action of a machine's runtime when none of its tasks can run.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum IdleAction {
-    /// It returns.
+    /// The runtime returns.
     #[default]
     Return,
-    /// It advances its clock to its next timer first.
+    /// The runtime first advances its clock to its next timer.
     AdvanceClock,
 }
 
-/// The end of a call of [`Runtime::block_on`], which the runtime's callbacks report.
+/// The end of a call of [`Runtime::block_on`], reported by the runtime's callbacks.
 #[derive(Default)]
 struct Idle {
     action: Mutex<IdleAction>,
@@ -91,7 +91,7 @@ impl Idle {
     }
 }
 
-/// The machine of a host. Dropping it ends all tasks of the host, wherever they wait.
+/// The machine of a host. Dropping it ends all tasks of the host at the points where they wait.
 pub(crate) struct Machine {
     runtime: Runtime,
     idle: Arc<Idle>,
@@ -100,22 +100,22 @@ pub(crate) struct Machine {
 }
 
 struct MachineState {
-    /// The time of its clock, in the simulation's. It is ahead of the simulation's where the machine
-    /// has no timer before.
+    /// The time of the machine's clock, in the simulation's time. It may be ahead of the simulation's
+    /// clock if the machine has no earlier timer.
     clock: Instant,
     /// Whether tasks may be able to run at `clock`.
     has_work: bool,
 }
 
 impl Machine {
-    /// Creates a machine whose clock has the time of the simulation.
+    /// Creates a machine whose clock has the simulation's time.
     pub(crate) fn new(now: Instant, seed: u64) -> io::Result<Self> {
         let idle = Arc::<Idle>::default();
         let (before, after) = (idle.clone(), idle.clone());
         let mut builder = runtime::Builder::new_current_thread();
-        // Without I/O, sockets of the operating system fail instead of making results differ.
+        // Without I/O, the operating system's sockets fail instead of making results differ.
         builder.enable_time().start_paused(true);
-        // A crash ends the machine before another task of it runs.
+        // A crash must end the machine before another of its tasks runs.
         builder.event_interval(1);
         builder.on_thread_park(move || {
             if *before.action.lock() == IdleAction::Return {
@@ -126,7 +126,7 @@ impl Machine {
         set_rng_seed(&mut builder, seed);
         let runtime = builder.build()?;
         let context = runtime.enter();
-        // Its timers fire at the milliseconds of the simulation.
+        // The machine's timers fire at whole milliseconds of the simulation.
         let epoch = Epoch {
             start: time::Instant::now(),
             origin: tick_before(now),
@@ -160,16 +160,16 @@ impl Machine {
         self.runtime.spawn(software)
     }
 
-    /// Returns when tasks of the machine may be able to run, if they may: now or, if its clock is
-    /// ahead, then.
+    /// Returns the time at which tasks of the machine may be able to run: `now`, or the machine's clock
+    /// if that is ahead. `None` if none can.
     pub(crate) fn ready_at(&self, now: Instant) -> Option<Instant> {
         let state = self.state.lock();
         let is_ready = state.has_work || self.runtime.metrics().global_queue_depth() > 0;
         is_ready.then(|| state.clock.max(now))
     }
 
-    /// Runs the tasks that can run at `now`, which is not before the time of the machine's clock, until
-    /// none can or [`stop`](Self::stop) is called.
+    /// Runs tasks at `now`, which must not be before the machine's clock, until none can run or
+    /// [`stop`](Self::stop) is called.
     pub(crate) fn run(&self, now: Instant) {
         let mut state = self.state.lock();
         let behind = now.since(state.clock);
@@ -190,14 +190,14 @@ impl Machine {
 
     /// Advances the clock to the machine's next timer, at most to `tick`, a whole millisecond.
     ///
-    /// A thread of the machine that works (`spawn_blocking`) keeps the clock where it is.
+    /// A running thread of the machine (`spawn_blocking`) stops the clock.
     pub(crate) fn advance_to_timer(&self, tick: Instant) {
         if self.is_advanced_to(tick) {
             return;
         }
         let clock = self.state.lock().clock;
         if clock > tick_before(clock) {
-            // tokio advances a clock by whole milliseconds. No timer fires before the next one.
+            // tokio advances a clock by whole milliseconds, and no timer fires before the next one.
             self.within(|| advance(tick_after(clock).since(clock)));
         }
         let machine_time = self.epoch.machine_time(tick);
@@ -216,13 +216,13 @@ impl Machine {
         state.has_work = true;
     }
 
-    /// Returns whether the clock has reached `at`, or the machine can run before.
+    /// Returns whether the clock has reached `at`, or the machine can run before `at`.
     fn is_advanced_to(&self, at: Instant) -> bool {
         let clock = self.state.lock().clock;
         clock >= at || self.ready_at(at).is_some()
     }
 
-    /// Ends the tasks of the machine, if this is its last reference, and does not wait for its threads.
+    /// Ends the tasks of the machine if this is the last reference to it. Does not wait for its threads.
     pub(crate) fn shut_down(self: Arc<Self>) {
         if let Some(machine) = Arc::into_inner(self) {
             machine.runtime.shutdown_background();
@@ -230,7 +230,7 @@ impl Machine {
     }
 }
 
-/// Seeds the random choices of tokio (`select!`), where it allows that.
+/// Seeds the random choices of tokio (`select!`), if tokio permits it.
 #[allow(
     unexpected_cfgs,
     reason = "set by programs that use tokio's unstable features"
@@ -245,7 +245,7 @@ fn set_rng_seed(builder: &mut runtime::Builder, seed: u64) {
 /// Advances the clock of the current runtime.
 fn advance(span: Nanos) {
     let before = time::Instant::now();
-    // The first poll advances the clock; what follows is a yield, which is not needed here.
+    // The first poll advances the clock; later polls only yield, which is not needed here.
     let future = pin!(time::advance(span.into()));
     let _ = future.poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(

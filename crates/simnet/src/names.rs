@@ -1,4 +1,4 @@
-//! The names of the hosts, as the resolver of each host's stack.
+//! The resolver of host names in each host's stack.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use fullsend::{Resolve, Resolving, Stack};
 use crate::shared::Shared;
 use crate::topology::addresses;
 
-/// The resolver of every stack: the addresses of a host by its name, IPv4 first. It refers to the network
-/// only, as the stack's card does, and not to the stacks.
+/// The resolver of every stack, which returns the addresses of a host by its name, IPv4 first. Like the
+/// stack's card, it refers to the network but not to the stacks.
 pub(crate) struct Names(pub(crate) Arc<Shared>);
 
 impl Resolve for Names {

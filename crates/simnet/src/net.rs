@@ -18,8 +18,8 @@ use crate::names::Names;
 use crate::shared::Shared;
 use crate::topology::{NodeId, addresses, invalid};
 
-/// The limits of each host, which otherwise derive from the memory of the machine: results would
-/// differ between machines. They are those of a host with 1 GiB.
+/// The limits of each host, fixed to those of a host with 1 GiB. By default they derive from the
+/// machine's memory, so that results would differ between machines.
 const HOST_LIMITS: [(&str, &str); 6] = [
     ("tcp_mem", "12288 16384 24576"),
     ("udp_mem", "24576 32768 49152"),
@@ -32,10 +32,10 @@ const HOST_LIMITS: [(&str, &str); 6] = [
 /// Bytes of free payload memory that a host keeps for reuse.
 const POOL_BYTES: usize = 4 << 20;
 
-/// The network of a simulation. Clones are handles to the same network.
+/// The network of a simulation. Clones refer to the same network.
 ///
-/// It is available to the test ([`Simulation::net`](crate::Simulation::net)) and to the software of
-/// the hosts ([`Host::net`]). Its changes take effect at the current virtual time.
+/// The test ([`Simulation::net`](crate::Simulation::net)) and the software of the hosts ([`Host::net`])
+/// can use it. Its changes take effect at the current virtual time.
 #[derive(Clone)]
 pub struct Net {
     inner: Arc<Inner>,
@@ -43,7 +43,7 @@ pub struct Net {
 
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
-    /// Not locked while user code runs.
+    /// The hosts, which are not locked while user code runs.
     pub(crate) hosts: Mutex<Hosts>,
 }
 
@@ -121,18 +121,17 @@ impl Net {
         Duration::from_nanos(self.inner.shared.now().as_nanos())
     }
 
-    /// Crashes a host as if its power had failed: its software and all tasks that it has spawned end
-    /// where they wait, and none of them runs again (a host that crashes itself runs to its next
-    /// `await`). Its timers end with them, and its peers receive nothing more. What another host or the
-    /// test holds of its sockets fails. After a [`restart`](Self::restart) the host answers the segments
-    /// of connections from before the crash with a reset. A run does not wait for a client that has
-    /// crashed.
+    /// Crashes a host like a power failure: its software and all tasks that it has spawned end at the
+    /// points where they wait, and none runs again (a host that crashes itself runs to its next `await`).
+    /// Its timers end, and its peers receive no more packets. Sockets of the host that another host or
+    /// the test has fail. After a [`restart`](Self::restart) the host answers segments of earlier
+    /// connections with a reset. A run does not wait for a crashed client.
     ///
-    /// The values that the tasks own are dropped, which is the only code of them that still runs.
-    /// Threads (`spawn_blocking`) run on to their end.
+    /// The values that the tasks own are dropped; only their destructors still run. Threads
+    /// (`spawn_blocking`) run to their end.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, and `InvalidInput` if the host does not run, or where the hosts
+    /// `NotFound` for an unknown name, and `InvalidInput` if the host is not running, or if the hosts
     /// [share a runtime](crate::Simulation::share_runtime).
     pub fn crash(&self, host: &str) -> io::Result<()> {
         let node = self.find_host(host)?;
@@ -157,7 +156,7 @@ impl Net {
         Card::disconnect(&self.inner.shared, node);
         if let Some(machine) = machine {
             machine.within(|| drop(stack));
-            // If this is its own task.
+            // The calling task may belong to this machine.
             machine.stop();
         }
         if !is_running {
@@ -166,10 +165,10 @@ impl Net {
         Ok(())
     }
 
-    /// Ends the tasks of crashed hosts. Not called by one.
+    /// Ends the tasks of crashed hosts. Must not be called by one of these tasks.
     pub(crate) fn bury_crashed(&self) {
         loop {
-            // Destructors of the tasks may use the network, and crash others.
+            // Destructors of the tasks may use the network, and crash other hosts.
             let Some(machine) = self.inner.hosts.lock().crashed.pop() else {
                 return;
             };
@@ -177,11 +176,11 @@ impl Net {
         }
     }
 
-    /// Starts the software of a host that has crashed, with a new stack of the same addresses.
+    /// Starts the software of a crashed host again, with a new stack that has the same addresses.
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, `InvalidInput` if the host has not crashed or is a client,
-    /// whose software runs once, and those of [`Builder::build`](fullsend::Builder::build).
+    /// `NotFound` for an unknown name; `InvalidInput` if the host has not crashed or is a client, whose
+    /// software runs once; the errors of [`Builder::build`](fullsend::Builder::build).
     pub fn restart(&self, host: &str) -> io::Result<()> {
         let node = self.find_host(host)?;
         let mut hosts = self.inner.hosts.lock();
@@ -207,7 +206,7 @@ impl Net {
         while let Some((node, host, software)) = self.take_new() {
             if let Err(error) = self.start(node, software) {
                 if let Some(entry) = self.inner.hosts.lock().entry(node) {
-                    // No run waits for it, and none starts it again.
+                    // No run waits for this host, and none starts it again.
                     entry.state = State::Ended;
                 }
                 return Err(Failure::Start { host, error });
@@ -216,7 +215,7 @@ impl Net {
         Ok(())
     }
 
-    /// Returns the next host that has not started, with its software. That of a client is taken.
+    /// Returns the next host that has not started, with its software, which is removed from a client.
     fn take_new(&self) -> Option<(NodeId, String, Start)> {
         let mut hosts = self.inner.hosts.lock();
         let mut new = hosts

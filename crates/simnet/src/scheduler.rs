@@ -1,9 +1,10 @@
 //! The order in which the machines of a simulation run, and the passage of its time.
 //!
-//! Time stands still while a task of any machine can run. Then it advances to the next event: that of the
-//! agenda (a packet, a deadline of a stack, the end of the run), or a timer of a machine. tokio does not
-//! report a runtime's next timer, but advances its paused clock to it. So a machine's clock may be ahead of
-//! the simulation's: no further than the least delay of a link, within which no other host can affect it.
+//! Time stands still while a task of any machine can run. Then it advances to the next event: an event of
+//! the agenda (a packet, a deadline of a stack, the end of the run), or a timer of a machine. tokio does
+//! not report a runtime's next timer, but advances its paused clock to it. A machine's clock may
+//! therefore be ahead of the simulation's, but no further than the least delay of a link, within which no
+//! other host can affect it.
 
 use fullsend_wire::{Instant, Nanos};
 
@@ -12,14 +13,14 @@ use crate::host::State;
 use crate::machine::{tick_after, tick_before};
 use crate::net::Net;
 
-/// Most times that machines run at one instant: two hosts that answer each other over links without
-/// delay and rate would otherwise never let time pass.
+/// Most times that machines run at one instant: otherwise two hosts that answer each other over links
+/// without delay and rate would stop time for ever.
 const MAX_ROUNDS_PER_INSTANT: u32 = 100_000;
 
-/// The event that a run waits for.
+/// The event that ends a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The end of the clients' software.
+    /// The end of all clients' software.
     ClientsEnded,
     /// A time.
     Time,
@@ -29,7 +30,7 @@ pub(crate) enum Until {
 pub(crate) struct Run<'a> {
     pub(crate) net: &'a Net,
     pub(crate) until: Until,
-    /// The time at which it ends at the latest.
+    /// The latest time at which the run ends.
     pub(crate) end: Instant,
 }
 
@@ -65,7 +66,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns whether the run waits for clients, and the software of each has ended.
+    /// Returns whether the run waits for clients, and the software of all has ended.
     fn clients_have_ended(&self) -> bool {
         let hosts = self.net.inner().hosts.lock();
         self.until == Until::ClientsEnded && hosts.pending_clients().next().is_none()
@@ -80,8 +81,7 @@ impl Run<'_> {
         Err(Failure::TimeLimit { clients })
     }
 
-    /// Runs each machine of which tasks can run, in the order of the hosts. Returns whether there was
-    /// one.
+    /// Runs each machine whose tasks can run, in the order of the hosts. Returns whether there was one.
     fn run_machines(&self, now: Instant) -> Result<bool, Failure> {
         let hosts = &self.net.inner().hosts;
         let mut ran = false;
@@ -102,13 +102,13 @@ impl Run<'_> {
         Ok(ran)
     }
 
-    /// Takes the results of software that has ended.
+    /// Processes the results of software that has ended.
     fn take_results(&self) -> Result<(), Failure> {
         let mut hosts = self.net.inner().hosts.lock();
         for entry in &mut hosts.entries {
             match entry.take_result() {
                 None => {}
-                // The result of a host that has crashed is of no interest.
+                // The result of a crashed host is ignored.
                 Some(_) if !matches!(entry.state, State::Running) => {}
                 Some(Ok(result)) => {
                     entry.state = State::Ended;
@@ -129,11 +129,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the time of the next event after `now`, when nothing can happen at `now`.
+    /// Returns the time of the next event after `now`, when nothing more can happen at `now`.
     fn next_time(&self, now: Instant) -> Instant {
         let machines = self.net.inner().hosts.lock().machines();
         let (event, lookahead) = self.net.inner().shared.next_event();
-        // A single machine waits for nothing but its own timers and the agenda.
+        // A single machine waits only for its own timers and the agenda.
         let lookahead = match machines.len() {
             0 | 1 => MAX_LOOKAHEAD,
             _ => lookahead,
@@ -146,7 +146,7 @@ impl Run<'_> {
         let horizon = tick_before(now + lookahead).max(tick_after(now));
         let tick = tick_before(ready().min(horizon));
         if tick <= now {
-            // tokio's timers fire at whole milliseconds, so there is none in between.
+            // tokio's timers fire at whole milliseconds, so none fires in between.
             return ready();
         }
         for machine in &machines {
@@ -156,7 +156,7 @@ impl Run<'_> {
     }
 }
 
-/// Marks the hosts as running, also where the panic of a software ends it.
+/// A mark that the hosts are running, removed on drop, also by a panic of a software.
 struct Running<'a>(&'a Net);
 
 impl<'a> Running<'a> {
@@ -172,5 +172,5 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The greatest lookahead: that of hosts without links.
+/// The greatest lookahead, used for hosts without links.
 pub(crate) const MAX_LOOKAHEAD: Nanos = Nanos::from_secs(365 * 86_400);

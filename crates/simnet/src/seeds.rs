@@ -1,10 +1,10 @@
-//! The seeds that a test runs.
+//! The seeds with which a test runs.
 
 use std::env;
 use std::ops::Range;
 
-/// Returns the seeds that a test should run: those of the environment variable `FULLSEND_SEEDS`, e.g.
-/// `FULLSEND_SEEDS=1234..1235`, or `default`.
+/// Returns the seeds with which a test should run: the range in the environment variable
+/// `FULLSEND_SEEDS`, e.g. `FULLSEND_SEEDS=1234..1235`, or else `default`.
 ///
 /// ```
 /// use fullsend_simnet::{Simulation, seeds};

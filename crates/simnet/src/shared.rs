@@ -1,4 +1,4 @@
-//! The network with its clock, which the machines of all hosts share.
+//! The network and its clock, which the machines of all hosts share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::kernel::Kernel;
 
-/// The network and its clock, which only the simulation's loop advances.
+/// The network and its clock, which only the scheduler's loop advances.
 pub(crate) struct Shared {
     /// The time since the start, in ns.
     now: AtomicU64,
@@ -24,7 +24,7 @@ impl Shared {
         }
     }
 
-    /// Locks the network. No other lock is acquired while it is locked.
+    /// Locks the network. No other lock may be acquired while it is locked.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock()
     }
@@ -38,8 +38,8 @@ impl Shared {
         self.now.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Processes the events that are due, and wakes the drivers of the stacks that they concern. Returns
-    /// whether there was one.
+    /// Processes the due events, and wakes the drivers of the affected stacks. Returns whether any was
+    /// woken.
     pub(crate) fn run_due(&self, now: Instant) -> bool {
         let mut wakers = Vec::new();
         self.lock().run_due(now, &mut wakers);
@@ -48,14 +48,14 @@ impl Shared {
         woke
     }
 
-    /// Returns the time of the next event, and the time within which no host can affect another.
+    /// Returns the time of the next event, and the span within which no host can affect another.
     pub(crate) fn next_event(&self) -> (Option<Instant>, Nanos) {
         let mut kernel = self.lock();
         (kernel.agenda.next_at(), kernel.lookahead())
     }
 
-    /// Ignores what the stacks still send, and releases what refers to their runtimes, which refer to
-    /// this network in turn.
+    /// Ignores later packets of the stacks, and releases the references to their runtimes, which in turn
+    /// refer to this network.
     pub(crate) fn close(&self) {
         let mut kernel = self.lock();
         kernel.closed = true;

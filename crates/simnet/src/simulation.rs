@@ -1,4 +1,4 @@
-//! A simulation: its definition, and its runs.
+//! A simulation: its definition and its runs.
 
 use std::fmt;
 use std::future::Future;
@@ -25,12 +25,12 @@ use crate::wire::Wire;
 /// The virtual time after which a run fails, by default.
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Hosts with their software, joined by links, in virtual time.
+/// A network of hosts with their software, joined by links, in virtual time.
 ///
-/// A simulation runs on the calling thread, with a tokio runtime for each host whose time is virtual:
-/// it stands still while any task can run, and then advances to the next event. All randomness
-/// derives from the seed, so the same program with the same seed sends the same packets at the same
-/// nanoseconds; [`trace_hash`](Self::trace_hash) verifies it.
+/// A simulation runs on the calling thread, with a tokio runtime for each host. Time is virtual: it
+/// stands still while any task can run, and then advances to the next event. All randomness derives from
+/// the seed, so the same program with the same seed sends the same packets at the same nanoseconds;
+/// [`trace_hash`](Self::trace_hash) verifies it.
 ///
 /// ```
 /// use fullsend::{TcpListener, TcpStream};
@@ -62,7 +62,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// When it is dropped by a panic, it prints its seed and its time.
+/// A panic that drops the simulation prints its seed and its time.
 pub struct Simulation {
     seed: u64,
     net: Net,
@@ -80,10 +80,10 @@ impl Simulation {
         }
     }
 
-    /// Adds a host whose software serves others: [`run`](Self::run) does not wait for its end.
+    /// Adds a host with a server software: [`run`](Self::run) does not wait for its end.
     ///
-    /// The software starts with the next run, with a stack of its own, and again after
-    /// [`Net::restart`]. An error that it returns ends the run.
+    /// The software starts with the next run, with its own stack, and again after [`Net::restart`]. An
+    /// error that it returns ends the run.
     ///
     /// # Errors
     /// `InvalidInput` for a name that exists already, is empty or contains a colon.
@@ -96,10 +96,9 @@ impl Simulation {
         self.add_host(name, Software::Server(Arc::new(software)))
     }
 
-    /// Adds a host whose software runs to its end, for which [`run`](Self::run) waits.
+    /// Adds a host with a client software: [`run`](Self::run) waits for its end.
     ///
-    /// The software starts with the next run, with a stack of its own. An error that it returns
-    /// ends the run.
+    /// The software starts with the next run, with its own stack. An error that it returns ends the run.
     ///
     /// # Errors
     /// `InvalidInput` for a name that exists already, is empty or contains a colon.
@@ -129,10 +128,10 @@ impl Simulation {
         Ok(())
     }
 
-    /// Adds a switch, which passes packets on between its links. Several hosts then share a
-    /// bottleneck, or a path has several links.
+    /// Adds a switch, which forwards packets between its links, so that several hosts share a bottleneck,
+    /// or a path has several links.
     ///
-    /// Packets take the path with the fewest links, also if one of these is down.
+    /// Packets take the path with the fewest links, even if one of these links is down.
     ///
     /// # Errors
     /// `InvalidInput` for a name that exists already, is empty or contains a colon.
@@ -147,12 +146,12 @@ impl Simulation {
         Ok((node, kernel.rng.fork()))
     }
 
-    /// Joins two hosts or switches by a link with the same properties in both directions, in the
+    /// Joins two hosts or switches with a link that has the same properties in both directions, in the
     /// words of `tc netem`, e.g. `"delay 20ms 2ms loss 0.1% rate 100mbit limit 1000"`: see
-    /// [`Netem`](crate::Netem). Without any, `""`, packets arrive at once.
+    /// [`Netem`](crate::Netem). With the empty text `""`, packets arrive at once.
     ///
     /// # Errors
-    /// `InvalidInput` for properties that do not parse, and for nodes that have a link already;
+    /// `InvalidInput` for properties that do not parse, and for nodes that already have a link;
     /// `NotFound` for an unknown name.
     pub fn connect(&mut self, a: &str, b: &str, netem: &str) -> io::Result<Link> {
         let netem = parse(netem)?;
@@ -167,8 +166,8 @@ impl Simulation {
         Ok(Link::new(shared, number))
     }
 
-    /// Sets how the stack of `host` is built, from its next start on: sysctls, the qdisc, offloads.
-    /// The builder has the host's seed and addresses already; its device and timer are replaced.
+    /// Sets how the stack of `host` is built from its next start on: sysctls, the qdisc, offloads. The
+    /// builder already has the host's seed and addresses; its device and timer are replaced.
     ///
     /// ```
     /// # use fullsend_simnet::Simulation;
@@ -181,8 +180,8 @@ impl Simulation {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` for an unknown name, and `InvalidInput` for a switch. An invalid setting makes
-    /// the run fail in which the host starts.
+    /// `NotFound` for an unknown name, and `InvalidInput` for a switch. An invalid setting makes the run
+    /// fail in which the host starts.
     pub fn configure(
         &mut self,
         host: &str,
@@ -203,8 +202,9 @@ impl Simulation {
     }
 
     /// Runs all hosts within one tokio runtime. Call it before the first run. Time then advances from
-    /// event to event, however long nothing happens; with a runtime for each host, every idle span of the
-    /// least delay of any link takes computing time for each host. No host can crash then.
+    /// event to event, however far apart they are; with a runtime for each host, every idle span of the
+    /// least delay of any link costs computing time for each host. With a shared runtime, no host can
+    /// crash.
     pub fn share_runtime(&mut self) {
         self.net.inner().hosts.lock().shares_machine = true;
     }
@@ -231,9 +231,9 @@ impl Simulation {
         &self.net
     }
 
-    /// Returns a hash over every packet so far: its bytes, host and time, whether it was sent,
-    /// arrived or was lost. It is the same for the same seed in every process and on every machine,
-    /// as far as the software is deterministic.
+    /// Returns a hash over every packet so far: its bytes, host and time, and whether it was sent,
+    /// arrived or was lost. With the same seed it is the same in every process and on every machine if
+    /// the software is deterministic.
     pub fn trace_hash(&self) -> u64 {
         self.net.inner().shared.lock().hash.value()
     }
@@ -246,24 +246,24 @@ impl Simulation {
     /// Runs until the software of every client has ended.
     ///
     /// # Errors
-    /// The first error of a host's software; also if a client has not ended after the
-    /// [time limit](Self::set_time_limit). The simulation can be run further.
+    /// The first error of a host's software, or an error if a client has not ended after the [time
+    /// limit](Self::set_time_limit). The simulation can then be run further.
     ///
     /// # Panics
-    /// With the panic of a host's software (tokio catches those of tasks that it spawned), and
+    /// Propagates a panic of a host's software (tokio catches those of tasks that it spawned). Panics
     /// within a tokio runtime: call it from a plain `#[test]`.
     pub fn run(&mut self) -> Result<(), RunError> {
         self.run_until(Until::ClientsEnded, self.time_limit)
     }
 
     /// Runs for a span of virtual time, exact to the nanosecond. Afterwards the test may change the
-    /// network, and run on.
+    /// network, and run again.
     ///
     /// # Errors
     /// The first error of a host's software.
     ///
     /// # Panics
-    /// With the panic of a host's software (tokio catches those of tasks that it spawned), and
+    /// Propagates a panic of a host's software (tokio catches those of tasks that it spawned). Panics
     /// within a tokio runtime: call it from a plain `#[test]`.
     pub fn run_for(&mut self, span: Duration) -> Result<(), RunError> {
         self.run_until(Until::Time, span)
@@ -301,7 +301,7 @@ impl Drop for Simulation {
         }
         let inner = self.net.inner();
         inner.shared.close();
-        // Dropped without the lock: destructors of user code may use the network.
+        // The hosts are dropped without the lock, as destructors of user code may use the network.
         let mut hosts = std::mem::take(&mut *inner.hosts.lock());
         for entry in &mut hosts.entries {
             if let Some(machine) = entry.machine.take() {

@@ -16,17 +16,18 @@ const MAX_NODES: usize = 65_534;
 struct Node {
     name: String,
     is_host: bool,
-    /// The link to each neighbour.
+    /// The number of the link to each neighbour.
     links: BTreeMap<NodeId, usize>,
 }
 
-/// Hosts and switches with their links. Packets take the path with the fewest links; of several
-/// such paths, that over the nodes defined first.
+/// The hosts and switches with their links. Packets take the path with the fewest links, and of several
+/// such paths the one over the nodes defined first.
 #[derive(Default)]
 pub(crate) struct Topology {
     nodes: Vec<Node>,
     names: BTreeMap<String, NodeId>,
-    /// For a destination, the first link of the path from each node; filled when it is first used.
+    /// The first link of the path from each node, for each destination; filled when a destination is
+    /// first used.
     paths: BTreeMap<NodeId, Vec<Option<usize>>>,
 }
 
@@ -72,7 +73,7 @@ impl Topology {
     /// Adds link number `link` between two nodes.
     ///
     /// # Errors
-    /// `InvalidInput` if they are the same or have a link already.
+    /// `InvalidInput` if the nodes are the same or already have a link.
     pub(crate) fn connect(&mut self, ends: [NodeId; 2], link: usize) -> io::Result<()> {
         let [a, b] = ends.map(|end| self.name(end));
         if ends[0] == ends[1] {
@@ -92,7 +93,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Returns the node of a name.
+    /// Returns the node with a name.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -108,7 +109,7 @@ impl Topology {
         })
     }
 
-    /// Returns the host of a name.
+    /// Returns the host with a name.
     ///
     /// # Errors
     /// `NotFound` if there is none, and `InvalidInput` if it is a switch.
@@ -142,8 +143,8 @@ impl Topology {
         self.nodes[node.0].is_host
     }
 
-    /// Appends the links by which a packet leaves `at`: one towards its destination, or several for
-    /// a multicast or broadcast packet; none if its destination is `at` or no host.
+    /// Appends the links on which a packet leaves `at`: one towards its destination, or several for a
+    /// multicast or broadcast packet; none if its destination is `at` or not a host.
     pub(crate) fn next_links(&mut self, at: NodeId, packet: &Packet, out: &mut Vec<usize>) {
         let Some((src, dst)) = endpoints(packet) else {
             return;
@@ -156,7 +157,7 @@ impl Topology {
         }
     }
 
-    /// Appends the links of `at` that lead away from the sender, on the paths from it.
+    /// Appends the links of `at` that lead away from the sender on the paths from it.
     fn flood(&mut self, at: NodeId, src: IpAddr, out: &mut Vec<usize>) {
         let Some(source) = self.host_of(src) else {
             return;
@@ -169,7 +170,7 @@ impl Topology {
         }
     }
 
-    /// Returns the host of an address.
+    /// Returns the host with an address.
     fn host_of(&self, addr: IpAddr) -> Option<NodeId> {
         let number = match addr {
             IpAddr::V4(v4) => {
@@ -185,11 +186,11 @@ impl Topology {
         (is_own && known).then_some(node)
     }
 
-    /// Returns the first link on the path between two nodes; `None` if there is no path.
+    /// Returns the first link on the path between two nodes, or `None` if there is no path.
     fn next_link(&mut self, at: NodeId, to: NodeId) -> Option<usize> {
         let links = &self.nodes[at.0].links;
-        // Most hosts have one link, and most destinations of a switch are its neighbours: neither
-        // needs a table. A link that does not lead to the destination ends at a node without a path.
+        // Most hosts have one link, and most destinations of a switch are its neighbours: neither needs a
+        // table. A link in the wrong direction ends at a node without a path.
         if let Some(link) = links.get(&to) {
             return Some(*link);
         }
@@ -205,7 +206,7 @@ impl Topology {
     }
 }
 
-/// Returns the first link from each node towards `to`, by a breadth-first search. Hosts do not
+/// Returns the first link from each node towards `to`, found by a breadth-first search. Hosts do not
 /// forward packets.
 fn paths_to(nodes: &[Node], to: NodeId) -> Vec<Option<usize>> {
     let mut first = vec![None; nodes.len()];

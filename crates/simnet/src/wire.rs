@@ -15,7 +15,7 @@ pub struct LinkStats {
     pub sent: u64,
     /// Bytes of these packets, with their IP headers.
     pub sent_bytes: u64,
-    /// Packets that arrived at the other end, duplicates included.
+    /// Packets that arrived at the other end, including duplicates.
     pub arrived: u64,
     /// Bytes of these packets, with their IP headers.
     pub arrived_bytes: u64,
@@ -45,7 +45,7 @@ impl Direction {
         }
     }
 
-    /// Returns the least time that a packet takes.
+    /// Returns the least time that a packet takes on the link.
     pub(crate) fn min_delay(&self) -> Nanos {
         if self.netem.reorder > 0.0 {
             // Some packets are sent without delay.
@@ -59,7 +59,7 @@ impl Direction {
         self.pipe.set_netem(netem);
     }
 
-    /// Sends a packet, and passes what the link loses to `on_loss`.
+    /// Sends a packet, and passes packets that the link loses to `on_loss`.
     pub(crate) fn send(&mut self, now: Instant, packet: Packet, on_loss: impl FnMut(LostPacket)) {
         self.pipe.send_with(now, packet, on_loss);
     }
@@ -77,7 +77,7 @@ impl Direction {
 /// A link between two nodes.
 pub(crate) struct Wire {
     pub(crate) ends: [NodeId; 2],
-    /// The direction from each end.
+    /// The directions, indexed by the end from which they lead.
     pub(crate) directions: [Direction; 2],
     pub(crate) is_up: bool,
     /// The capture at each end.
@@ -105,7 +105,7 @@ impl Wire {
         self.captures = Some(captures);
     }
 
-    /// Records a packet that enters the link at an end, or leaves it there.
+    /// Records a packet that enters or leaves the link at an end.
     pub(crate) fn record(&mut self, end: usize, enters: bool, now: Instant, packet: &Packet) {
         let Some(captures) = &self.captures else {
             return;

@@ -17,7 +17,7 @@ use crate::features::Features;
 use crate::memory::Memory;
 use crate::pair::{PairState, Pairs};
 
-/// The card as the connected monitor has set it up.
+/// The network card as the connected monitor has set it up.
 pub(crate) struct Backend {
     pairs: Arc<Pairs>,
     /// Whether the monitor has accepted `REPLY_ACK`.
@@ -25,12 +25,12 @@ pub(crate) struct Backend {
     memory: Option<Arc<Memory>>,
     /// Whether the monitor has read the number of pairs of queues.
     has_read_queues: bool,
-    /// Whether the monitor has passed the guest's memory: its guest has begun to use the card.
+    /// Whether the monitor has passed the guest's memory, so that its guest has started to use the card.
     has_begun: bool,
 }
 
 impl Backend {
-    /// Returns a card that no monitor has set up.
+    /// Returns a card that no monitor has set up yet.
     pub(crate) fn new(pairs: Arc<Pairs>) -> Self {
         Self {
             pairs,
@@ -41,14 +41,14 @@ impl Backend {
         }
     }
 
-    /// Returns whether the monitor has read the number of pairs of queues and gone no further, as one does that
-    /// needs more of them. Forgets it.
+    /// Returns whether the monitor has only read the number of pairs of queues, like a monitor that needs
+    /// more pairs, and resets this record.
     pub(crate) fn take_only_queues(&mut self) -> bool {
         let has_begun = std::mem::take(&mut self.has_begun);
         std::mem::take(&mut self.has_read_queues) && !has_begun
     }
 
-    /// Discards everything that the monitor has set, at the end of its connection.
+    /// Discards all settings of the monitor at the end of its connection.
     pub(crate) fn reset(&mut self) {
         self.replies = false;
         self.memory = None;
@@ -65,7 +65,7 @@ impl Backend {
     }
 }
 
-/// The error of a message that needs a feature which is not offered.
+/// Returns the error of a message that needs a feature that is not offered.
 fn unsupported<T>() -> Result<T> {
     Err(Error::ReqHandlerError(io::ErrorKind::Unsupported.into()))
 }
@@ -76,13 +76,14 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        // Deprecated, because some devices discarded everything: disables the rings and keeps the rest.
+        // The message is deprecated because some devices discarded all settings. It disables the rings
+        // and keeps the other settings.
         self.pairs.change_all(PairState::disable);
         Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        // The negotiated features of the protocol stay valid, as in the library.
+        // The negotiated protocol features stay valid, as in the library.
         let replies = self.replies;
         self.reset();
         self.replies = replies;
@@ -107,7 +108,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         self.has_begun = true;
-        // If this fails, the rings must not go on with addresses of the old memory.
+        // If this fails, the rings must not continue with addresses of the old memory.
         self.memory = None;
         self.pairs.change_all(|pair| pair.set_memory(None));
         let memory = Arc::new(Memory::map(regions, files)?);
@@ -149,7 +150,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        // Without a file the device would have to poll the ring.
+        // Without a file, the device would have to poll the ring.
         let file = file.ok_or(Error::InvalidParam)?;
         let token = u64::from(index % 2);
         self.pairs
@@ -179,7 +180,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn get_queue_num(&mut self) -> Result<u64> {
         self.has_read_queues = true;
-        // For network cards the number is that of pairs.
+        // For network cards, the number counts pairs.
         Ok(self.pairs.len() as u64)
     }
 

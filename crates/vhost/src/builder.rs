@@ -19,10 +19,10 @@ const POOL_BYTES: usize = 16 << 20;
 /// The smallest MTU of IPv4 (RFC 791), and the largest IP packet.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 68..=65_535;
 
-/// Most pairs of queues: as many as a stack has shards.
+/// Most pairs of queues: the number of shards that a stack can have.
 const MAX_PAIRS: usize = 64;
 
-/// The place of the monitor's socket.
+/// The socket of the monitor, and the side that connects.
 pub(crate) enum Endpoint {
     Listen(PathBuf),
     Listener(UnixListener),
@@ -48,32 +48,32 @@ impl VhostUserBuilder {
         }
     }
 
-    /// Sets the MTU: the size of the largest IP packet, in bytes; 1500 by default. The guest learns it
-    /// if the monitor passes it on (QEMU: `host_mtu` of the network card).
+    /// Sets the MTU, the size of the largest IP packet in bytes; 1500 by default. The guest gets it if
+    /// the monitor passes it on (QEMU: `host_mtu` of the network card).
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Sets the pool from which memory for received packets is allocated; by default one of its own. A
-    /// stack uses its own pool in place of it.
+    /// Sets the pool for received packets, by default a pool of the device's own. A stack replaces it
+    /// with its own pool.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Calls `callback` when the connection of a monitor has ended. It is called while the stack is locked,
-    /// and must not use the stack or block.
+    /// Calls `callback` when the connection of a monitor has ended. The callback runs while the stack is
+    /// locked, and must not use the stack or block.
     #[must_use]
     pub fn on_disconnect(mut self, callback: impl FnMut() + Send + 'static) -> Self {
         self.on_disconnect = Some(Box::new(callback));
         self
     }
 
-    /// Lets a device that was made with [`VhostUser::from_socket`] continue after the end of its
-    /// connection, without a guest, so that its stack can finish what it does.
+    /// Makes a device that was made with [`VhostUser::from_socket`] continue without a guest after the
+    /// end of its connection, so that its stack can finish its work.
     #[must_use]
     pub fn outlive_connection(mut self) -> Self {
         if let Endpoint::Connected { is_outlived, .. } = &mut self.endpoint {
@@ -82,7 +82,7 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Opens the socket, for a card with one pair of queues. Does not wait for a monitor.
+    /// Opens the socket for a card with one pair of queues. Does not wait for a monitor.
     ///
     /// # Errors
     /// The errors of [`open_queues`](Self::open_queues).
@@ -91,13 +91,13 @@ impl VhostUserBuilder {
         Ok(devices.remove(0))
     }
 
-    /// Opens the socket, for a card with `pairs` pairs of queues, and returns a device for each pair: those
-    /// of a stack with as many shards. Does not wait for a monitor.
+    /// Opens the socket for a card with `pairs` pairs of queues, and returns a device for each pair, for
+    /// a stack with this number of shards. Does not wait for a monitor.
     ///
-    /// The monitor may use fewer pairs (QEMU: `queues=2` of the network back end and `mq=on` of the card),
-    /// and the guest also fewer than the monitor. The devices of the others then send by those in use. The
-    /// first device handles the messages of the monitor for all; when it is dropped, the others have no
-    /// guest any more.
+    /// The monitor may use fewer pairs (QEMU: `queues=2` of the network back end and `mq=on` of the
+    /// card), and the guest fewer than the monitor. The devices of unused pairs then send through the
+    /// used ones. The first device handles the monitor's messages for all; when it is dropped, the others
+    /// lose their guest.
     ///
     /// ```no_run
     /// use fullsend_vhost::{Device, VhostUser};
@@ -126,7 +126,7 @@ impl VhostUserBuilder {
             ));
         }
         let pairs = Arc::new(Pairs::new(pairs)?);
-        // Those of the first pair.
+        // The first pair's epoll is used.
         let epoll = pairs.first().epoll();
         let source = match self.endpoint {
             Endpoint::Listen(path) => Source::listen(&path, epoll, SOURCE)?,

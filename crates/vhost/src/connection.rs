@@ -1,5 +1,5 @@
-//! A monitor's connection: its messages are handled only when they have arrived whole, so that no call
-//! waits for the peer.
+//! A monitor's connection, which handles a message only when it has arrived whole, so that no call waits
+//! for the peer.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use crate::source::new_timer;
 /// Length of a message's header: request, flags, and the length of the rest.
 const HEADER_LEN: usize = 12;
 
-/// Most bytes after the header, as in `vhost`.
+/// Most bytes after the header, as in the crate `vhost`.
 const BODY_MAX: usize = 4096;
 
 const SET_VRING_ENABLE: u32 = 18;
@@ -27,8 +27,8 @@ const FLAG_VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 1 << 2;
 const FLAG_NEED_REPLY: u32 = 1 << 3;
 
-/// Most time for the rest of a message. The peer may have ended although the connection is open: a socket
-/// that it has sent over itself keeps it open until the message is read.
+/// Most time for the rest of a message. The peer may have ended although the connection is open: its own
+/// socket, sent over the connection, keeps it open until the message is read.
 const REST_TIMEOUT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -40,9 +40,9 @@ const BUDGET: usize = 64;
 /// The reason why a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The peer has closed it.
+    /// The peer has closed the connection.
     Closed,
-    /// The peer has violated the protocol, or requested something that is not offered.
+    /// The peer has violated the protocol, or requested a feature that is not offered.
     Violation(String),
 }
 
@@ -65,20 +65,20 @@ impl From<Error> for End {
 }
 
 pub(crate) struct Connection {
-    /// The same socket as that of `handler`.
+    /// The socket that `handler` uses, too.
     socket: UnixStream,
     handler: BackendReqHandler<Mutex<Backend>>,
     backend: Arc<Mutex<Backend>>,
     epoll: Arc<OwnedFd>,
     token: u64,
-    /// Makes the device readable after [`REST_TIMEOUT`].
+    /// A timer that makes the device readable after [`REST_TIMEOUT`].
     timer: OwnedFd,
     /// Whether the rest of a message is missing, and the timer is set.
     waits_for_rest: bool,
 }
 
 impl Connection {
-    /// Handles the messages of `socket`, which becomes readable at `epoll` with `token`.
+    /// Returns the connection of `socket`, whose messages make `epoll` readable with `token`.
     pub(crate) fn new(
         socket: UnixStream,
         backend: Arc<Mutex<Backend>>,
@@ -101,7 +101,7 @@ impl Connection {
         })
     }
 
-    /// Edge-triggered: a message whose end is missing must not keep the device readable.
+    /// The events are edge-triggered, because an incomplete message must not keep the device readable.
     fn events() -> epoll::EventFlags {
         epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
     }
@@ -118,14 +118,13 @@ impl Connection {
                 self.handler.handle_request()?;
             }
         }
-        // Makes the device readable again, for the rest.
+        // Makes the device readable again for the remaining messages.
         let data = epoll::EventData::new_u64(self.token);
         epoll::modify(&self.epoll, &self.socket, data, Self::events())?;
         Ok(())
     }
 
-    /// Returns the request of the next message if it can be read whole, and its reply be written, without
-    /// waiting.
+    /// Returns the type of the next message, or `None` if it cannot be read and answered without waiting.
     fn next_request(&mut self) -> Result<Option<u32>, End> {
         let mut header = [0; HEADER_LEN];
         let len = match recv(&self.socket, &mut header, RecvFlags::PEEK) {
@@ -157,7 +156,8 @@ impl Connection {
         Ok(Some(word(&header, 0)))
     }
 
-    /// Returns `None`, or that the connection has ended in the middle of a message or waits for too long.
+    /// Returns `None`, or an error if the connection has ended within a message or the rest takes too
+    /// long.
     fn wait_for_rest(&mut self) -> Result<Option<u32>, End> {
         if self.is(PollFlags::RDHUP)? {
             return Err(End::Closed);
@@ -182,8 +182,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles `SET_VRING_ENABLE`: QEMU sends it before it has set the features, for which
-    /// `BackendReqHandler` would end the connection.
+    /// Handles `SET_VRING_ENABLE`, which QEMU sends before it has set the features: `BackendReqHandler`
+    /// would end the connection.
     fn enable_ring(&mut self) -> Result<(), End> {
         let mut message = [0; HEADER_LEN + 8];
         let len = recv(&self.socket, &mut message, RecvFlags::empty())?.0;
@@ -213,7 +213,7 @@ impl Connection {
     }
 }
 
-/// Returns a 32-bit field of a message, in the byte order of the machine.
+/// Returns a 32-bit field of a message, in the machine's byte order.
 fn word(message: &[u8], index: usize) -> u32 {
     let bytes = message.get(4 * index..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
@@ -221,7 +221,8 @@ fn word(message: &[u8], index: usize) -> u32 {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Another process may have the same open socket, so closing ours may leave it registered.
+        // Another process may have the same open socket, so closing this descriptor may leave it
+        // registered.
         let _ = epoll::delete(&self.epoll, &self.socket);
     }
 }

@@ -1,4 +1,4 @@
-//! The connection of a monitor, and those after it.
+//! The connections of monitors, one after another.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use crate::pair::{Pair, Pairs};
 use crate::source::Source;
 use crate::stats::VhostUserStats;
 
-/// The log lines about connections of monitors.
+/// The limit of the log lines about connections of monitors.
 static LOG: LogLimit = LogLimit::new();
 
-/// Tokens of events at the first pair's epoll.
+/// Tokens of the events at the first pair's epoll.
 pub(crate) const CONTROL: u64 = 2;
 pub(crate) const SOURCE: u64 = 3;
 
@@ -27,7 +27,7 @@ pub(crate) struct Control {
     source: Source,
     on_disconnect: Option<Callback>,
     connection: Option<Connection>,
-    /// Also used by the connection's handler of messages.
+    /// The state that the messages set, which the connection's handler also uses.
     backend: Arc<Mutex<Backend>>,
     connections: u64,
     protocol_errors: u64,
@@ -54,8 +54,8 @@ impl Control {
         stats.memory_faults = self.memory_faults;
     }
 
-    /// Ends the connection of a monitor whose guest has lost its memory. The guest's driver cannot go on
-    /// without what the device has not written, and only the monitor knows the state of its file.
+    /// Ends the connection of a monitor whose guest has lost memory. The guest's driver cannot continue
+    /// without the device's writes, and only the monitor knows the state of its file.
     pub(crate) fn on_lost_memory(&mut self) -> io::Result<()> {
         if self.connection.is_none() {
             return Ok(());
@@ -66,15 +66,14 @@ impl Control {
         self.end_connection(&End::Violation(text.to_owned()))
     }
 
-    /// Handles the messages that have arrived, and begins the next connection if there may be one.
+    /// Handles the messages that have arrived, and starts the next connection if there is none.
     pub(crate) fn handle(&mut self, has_messages: bool, has_source: bool) -> io::Result<()> {
         if has_messages && let Some(connection) = &mut self.connection {
             let processed = connection.process();
             if let Err(end) = processed {
                 self.end_connection(&end)?;
             }
-            // Rings that a message has started may have chains, and packets may wait for a guest that
-            // is no longer there.
+            // Started rings may already have chains, and packets may wait for a guest that is gone.
             self.pairs.iter().skip(1).try_for_each(Pair::wake)?;
         }
         if has_source && self.connection.is_none() {
@@ -111,8 +110,8 @@ impl Control {
         self.connect()
     }
 
-    /// Reports that the monitor has read the number of pairs of queues and closed its connection: one that
-    /// needs more does so, and may connect again for ever.
+    /// Reports that the monitor has read the number of pairs of queues and closed its connection. A
+    /// monitor that needs more pairs does so, and may reconnect for ever.
     fn report_queues(&self) {
         let pairs = self.pairs.len();
         let more = pairs + 1;
@@ -124,7 +123,7 @@ impl Control {
         });
     }
 
-    /// Begins the next connection, if there is one.
+    /// Starts the next connection, if there is one.
     pub(crate) fn connect(&mut self) -> io::Result<()> {
         let Some(socket) = self.source.next()? else {
             return Ok(());
@@ -135,7 +134,7 @@ impl Control {
                 self.connection = Some(connection);
                 self.connections += 1;
             }
-            // E.g. no descriptor is left now.
+            // The error may be temporary, e.g. a lack of descriptors.
             Err(error) if self.source.retry_later()? => {
                 LOG.warn(error.kind(), || {
                     format!("cannot use a vhost-user connection: {error}")
@@ -148,7 +147,8 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// The other devices may exist longer, and must not use the memory of a guest that is served no more.
+    /// The other devices may exist longer, and must not use the memory of a guest that is no longer
+    /// served.
     fn drop(&mut self) {
         self.pairs.reset();
     }

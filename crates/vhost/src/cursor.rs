@@ -6,12 +6,12 @@ use crate::ring::Buffer;
 
 /// A position in consecutive buffers of the guest.
 ///
-/// Each byte is copied once. The guest may change its memory at the same time, so what was copied is not
-/// read from there again.
+/// Each byte is copied once. The guest may change its memory at any time, so copied bytes are not read
+/// there again.
 pub(crate) struct Cursor<'a> {
     memory: &'a GuestMemoryMmap<()>,
     buffers: &'a [Buffer],
-    /// Bytes of the first buffer that are passed.
+    /// Bytes of the first buffer before the position.
     passed: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Cursor<'a> {
     /// Fills `out` with the next bytes.
     ///
     /// # Errors
-    /// If a buffer is not within the guest's memory, or there are fewer bytes.
+    /// An error if a buffer is not within the guest's memory, or there are fewer bytes.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<(), GuestMemoryError> {
         let mut done = 0;
         while done < out.len() {
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
     /// Writes `bytes` at the position.
     ///
     /// # Errors
-    /// If a buffer is not within the guest's memory, or there is less room.
+    /// An error if a buffer is not within the guest's memory, or there is less room.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), GuestMemoryError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Passes and returns up to `want` contiguous bytes.
+    /// Advances over up to `want` contiguous bytes, and returns them.
     fn next(&mut self, want: usize) -> Result<(Buffer, usize), GuestMemoryError> {
         loop {
             let [first, rest @ ..] = self.buffers else {

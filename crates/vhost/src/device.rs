@@ -1,4 +1,4 @@
-//! A device: one pair of a card's queues, and for the first pair the connection of the monitor.
+//! A device: one pair of a card's queues, and in the first device the connection of the monitor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,13 +20,13 @@ use crate::receive::Receiver;
 use crate::stats::{StatsHandle, VhostUserStats};
 use crate::transmit::{Progress, Transmitter};
 
-/// Files that can be registered at the same time: the listener and its timer, the connection and its timer,
-/// two rings, and the event of [`Pair::wake`].
+/// Most files that are registered at the same time: the listener and its timer, the connection and its
+/// timer, two rings, and the event of [`Pair::wake`].
 const REGISTRATIONS: usize = 7;
-/// The log lines about rings that a guest has made invalid. It may do so as often as it starts them.
+/// The limit of the log lines about invalid rings, which a guest can cause each time that it starts them.
 static INVALID: LogLimit = LogLimit::new();
 
-/// Most calls in succession that handle no events.
+/// Most consecutive calls that handle no events.
 const CALLS_WITHOUT_EVENTS: u8 = 16;
 
 /// A virtio-net device that serves one pair of queues of the guest of a virtual machine monitor.
@@ -34,16 +34,16 @@ pub struct VhostUser {
     pairs: Arc<Pairs>,
     /// The number of this device's pair.
     index: usize,
-    /// The connection; of the first device only.
+    /// The connection of the monitor; only in the first device.
     control: Option<Control>,
     mtu: u32,
     receiver: Receiver,
     transmitter: Transmitter,
-    /// Number of resets of the pair by which the packets that wait were to be sent.
+    /// The number of resets of the pair when the waiting packets were queued.
     resets: u64,
-    /// Whether the guest's transmit ring may have more chains, of which no notification was requested.
+    /// Whether the guest's transmit ring may have more chains, for which no notification was requested.
     has_more: bool,
-    /// Calls since the last one that has handled events.
+    /// The number of calls since the last one that handled events.
     calls_without_events: u8,
     stats: VhostUserStats,
     stats_handle: StatsHandle,
@@ -51,20 +51,20 @@ pub struct VhostUser {
 
 impl VhostUser {
     /// Returns a builder for a device that listens at `path`. It serves one monitor at a time; others
-    /// wait until its connection ends. The socket of a process that has ended is replaced. The file is
-    /// removed when the device is dropped.
+    /// wait until its connection ends. It replaces the socket of a process that has ended, and removes
+    /// its file when it is dropped.
     pub fn listen(path: impl AsRef<Path>) -> VhostUserBuilder {
         VhostUserBuilder::new(Endpoint::Listen(path.as_ref().to_owned()))
     }
 
-    /// Returns a builder for a device that serves the connections of a socket that listens, one at a time.
-    /// If the socket has a file, the caller removes it.
+    /// Returns a builder for a device that serves the connections of a listening socket, one at a time.
+    /// If the socket has a file, the caller must remove it.
     pub fn from_listener(listener: UnixListener) -> VhostUserBuilder {
         VhostUserBuilder::new(Endpoint::Listener(listener))
     }
 
-    /// Returns a builder for a device that connects to the socket on which a monitor listens, and
-    /// connects again, five times a second, while there is no connection.
+    /// Returns a builder for a device that connects to the socket on which a monitor listens. Without a
+    /// connection, it tries again five times a second.
     pub fn connect_to(path: impl AsRef<Path>) -> VhostUserBuilder {
         VhostUserBuilder::new(Endpoint::Connect(path.as_ref().to_owned()))
     }
@@ -83,7 +83,7 @@ impl VhostUser {
         self.stats
     }
 
-    /// Returns access to the counters that stays valid when a stack owns the device.
+    /// Returns a handle to the counters that stays valid when a stack owns the device.
     pub fn stats_handle(&self) -> StatsHandle {
         self.stats_handle.clone()
     }
@@ -117,13 +117,13 @@ impl VhostUser {
         self.pairs.at(self.index)
     }
 
-    /// Handles what has happened at the sockets.
+    /// Handles the pending events of the sockets.
     fn handle_events(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; REGISTRATIONS];
         let epoll = self.pair().epoll();
         let (events, _) = epoll::wait(epoll, &mut events, Some(&Timespec::default()))?;
         let has = |token| events.iter().any(|event| event.data.u64() == token);
-        // Notifications of the rings need no action: both are processed in any case.
+        // Notifications of the rings need no action, as both rings are processed in any case.
         let Some(control) = &mut self.control else {
             return Ok(());
         };
@@ -135,7 +135,7 @@ impl VhostUser {
         handled
     }
 
-    /// Sends `batch` and what waits before it.
+    /// Sends the waiting packets and then `batch`.
     fn send(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
         let index = self.pairs.transmit_index(self.index);
         let mut pair = self.pairs.at(index).lock();
@@ -161,7 +161,7 @@ impl VhostUser {
         match progress {
             Ok(Progress::Done) => {}
             Ok(Progress::Waiting) if index == self.index => {}
-            // The notification arrives at the other device.
+            // The other device receives the notification.
             Ok(Progress::Waiting) => pair.add_waiting(self.index),
             Ok(Progress::Retry) => self.pairs.at(self.index).wake()?,
             Err(_) => {
@@ -182,8 +182,8 @@ impl VhostUser {
         batch.clear();
     }
 
-    /// Receives up to `max` packets. The ring's last notification has been consumed, so whether there is
-    /// more is stored.
+    /// Receives up to `max` packets, and stores whether there may be more, as the ring's last
+    /// notification is consumed.
     fn read(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         self.has_more = false;
         let mut pair = self.pairs.at(self.index).lock();
@@ -225,7 +225,7 @@ fn log_invalid(ring: &str) {
 
 impl Device for VhostUser {
     fn caps(&self) -> Caps {
-        // A guest with fewer features gets what it accepts: `Transmitter` does the rest in software.
+        // `Transmitter` does in software what the guest does not accept.
         Caps::offloading(Link::Ethernet, self.mtu)
     }
 
@@ -236,8 +236,8 @@ impl Device for VhostUser {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        // A ring that has chains is served without a system call, a few times: the caller calls again, and
-        // events that were not handled keep the file readable.
+        // A ring with chains is served without a system call, for a few calls: the caller calls again,
+        // and unhandled events keep the file readable.
         let may_skip_events = self.calls_without_events < CALLS_WITHOUT_EVENTS;
         let (mut received, mut handled) = (0, Ok(()));
         if may_skip_events {
@@ -262,7 +262,7 @@ impl Device for VhostUser {
     }
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
-        // Packets to the guest that wait are those of one super-segment.
+        // The only waiting packets to the guest are the segments of one super-segment.
         self.receiver.limit_memory(pool, max_bytes);
     }
 

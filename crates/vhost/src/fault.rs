@@ -1,15 +1,16 @@
-//! Accesses to pages of a guest's memory that are gone.
+//! Accesses to missing pages of a guest's memory.
 //!
-//! The file behind the memory can become shorter after it was mapped, its file system can have no page left,
-//! and a page can be damaged. The kernel reports an access to such a page with SIGBUS, which ends the process
-//! by default, with all its other guests. The handler here puts empty memory in the place of the whole mapping,
-//! so that the access continues, and records that the memory is lost. The device finds this record after each
-//! use of the memory, and ends its guest alone.
+//! The file behind the memory can become shorter after it was mapped, its file system can be full, and a
+//! page can be damaged. The kernel reports an access to such a page with SIGBUS, which by default ends
+//! the process with all its other guests. The handler here replaces the whole mapping with empty memory,
+//! so that the access continues, and records that the memory is lost. The device checks this record after
+//! each use of the memory, and ends only its guest.
 //!
-//! It replaces the mapping whole because the guest chooses which pages the device accesses before it finds the
-//! record. One mapping for each of them could exhaust the number that a process may have (`vm.max_map_count`).
+//! The handler replaces the whole mapping because the guest chooses which pages the device accesses
+//! before the record is checked: a mapping for each of them could exceed the process's limit
+//! (`vm.max_map_count`).
 //!
-//! SIGBUS at other addresses, and one that a process has sent, goes to the handler that was there before.
+//! SIGBUS at other addresses, and SIGBUS sent by a process, goes to the previous handler.
 #![allow(
     unsafe_code,
     reason = "a signal handler, and mmap in the place of a mapping"
@@ -24,17 +25,17 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, fence};
 
 use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
 
-/// Most ranges of a memory: those of a vhost-user message.
+/// Most ranges of a memory: the most files of a vhost-user message.
 const MAX_RANGES: usize = MAX_ATTACHED_FD_ENTRIES;
 
-/// The size of the smallest page of the processors that Linux supports.
+/// The size of the smallest page of all processors that Linux supports.
 const SMALLEST_PAGE: usize = 4096;
 
-/// The first entry of the list of all memories. Entries are never freed, as the handler may read them at
-/// any time; those that are not in use are used again.
+/// The first entry of the list of all memories. Entries are never freed, because the handler may read
+/// them at any time; unused ones are reused.
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 
-/// The handler that was there before.
+/// The previous handler of SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// The size of a page of this machine.
@@ -45,7 +46,7 @@ static PAGE: AtomicUsize = AtomicUsize::new(SMALLEST_PAGE);
 pub(crate) struct MappedRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
-    /// The size of its huge pages, none of which can be replaced in part; 0 if it has none.
+    /// The size of the mapping's huge pages, which can only be replaced whole; 0 if it has none.
     pub(crate) huge_page: usize,
 }
 
@@ -56,7 +57,7 @@ struct Range {
     huge_page: AtomicUsize,
 }
 
-/// A range as the handler has read it.
+/// A consistent copy of a range, read by the handler.
 struct Mapping {
     start: usize,
     end: usize,
@@ -67,7 +68,7 @@ struct Mapping {
 struct Entry {
     in_use: AtomicBool,
     is_lost: AtomicBool,
-    /// Odd while `ranges` change.
+    /// A counter that is odd while `ranges` change.
     sequence: AtomicU32,
     ranges: [Range; MAX_RANGES],
     next: *const Entry,
@@ -76,16 +77,16 @@ struct Entry {
 // SAFETY: `next` is written before the entry is shared, and points to an entry that is never freed.
 unsafe impl Sync for Entry {}
 
-/// Mappings that are replaced while this exists, if one of their pages is missing.
+/// A guard of mappings, which are replaced if one of their pages is missing while the guard exists.
 pub(crate) struct Guarded(&'static Entry);
 
 impl Guarded {
-    /// Guards mappings, of which there are at most [`MAX_RANGES`].
+    /// Guards at most [`MAX_RANGES`] mappings.
     ///
     /// # Safety
-    /// The ranges are whole mappings of files. Until the returned value is dropped they stay mapped, belong to the
-    /// caller alone, and contain no value whose bytes must not change: accesses are those of memory that
-    /// another process changes at the same time.
+    /// The ranges must be whole mappings of files. Until the returned value is dropped they must stay
+    /// mapped, belong to the caller alone, and contain no value whose bytes must not change: they must be
+    /// accessed as memory that another process changes concurrently.
     pub(crate) unsafe fn new(ranges: &[MappedRange]) -> io::Result<Self> {
         if ranges.len() > MAX_RANGES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -97,11 +98,11 @@ impl Guarded {
         Ok(Self(entry))
     }
 
-    /// Returns whether a page was missing. The memory is empty since then, so what was read from it may not be
-    /// the guest's.
+    /// Returns whether a page was missing. Since then the memory is empty, so the data read from it may
+    /// not be the guest's.
     pub(crate) fn is_lost(&self) -> bool {
-        // The accesses before this call must come first: the handler has run in this thread, or in another one
-        // whose empty memory this one has read.
+        // Orders the accesses before this call before the check: the handler has run in this thread, or
+        // in another thread whose empty memory this one has read.
         fence(SeqCst);
         self.0.is_lost.load(Relaxed)
     }
@@ -115,7 +116,8 @@ impl Drop for Guarded {
 }
 
 impl Entry {
-    /// Sets the ranges, which the handler of another thread may be reading. Called by the user of the entry.
+    /// Sets the ranges, which the handler may be reading in another thread. Only the user of the entry
+    /// calls it.
     fn change(&self, ranges: &[MappedRange]) {
         let sequence = self.sequence.load(Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Relaxed);
@@ -133,8 +135,8 @@ impl Entry {
         self.sequence.store(sequence.wrapping_add(2), Release);
     }
 
-    /// Returns the range that contains `address`. The entry of the memory that a thread accesses does not
-    /// change meanwhile; one that changes is another one.
+    /// Returns the range that contains `address`. The entry of memory that a thread accesses does not
+    /// change meanwhile, so an entry that changes is another one.
     fn find(&self, address: usize) -> Option<Mapping> {
         let sequence = self.sequence.load(Acquire);
         let contains = |range: &&Range| {
@@ -153,7 +155,7 @@ impl Entry {
     }
 }
 
-/// Returns an entry that belongs to the caller.
+/// Returns an unused entry, which then belongs to the caller.
 fn unused_entry() -> &'static Entry {
     let mut next = FIRST.load(Acquire);
     // SAFETY: pointers in the list are null or to entries that are never freed.
@@ -175,14 +177,14 @@ fn unused_entry() -> &'static Entry {
         entry.next = first;
         let entry = &raw mut *entry;
         match FIRST.compare_exchange_weak(first, entry, AcqRel, Acquire) {
-            // SAFETY: the entry is leaked; from now on nothing changes it but its atomic fields.
+            // SAFETY: the entry is leaked; from now on only its atomic fields change.
             Ok(_) => return unsafe { &*entry },
             Err(changed) => first = changed,
         }
     }
 }
 
-/// Installs the handler, once.
+/// Installs the handler, unless it is installed.
 fn install() -> io::Result<()> {
     static INSTALLED: parking_lot::Mutex<bool> = parking_lot::Mutex::new(false);
     let mut installed = INSTALLED.lock();
@@ -202,8 +204,9 @@ fn install() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the pointers are valid for structures or null. The handler calls only what a signal handler may
-    // call: atomic operations on lock-free types, `mmap`, `sigaction` and `raise`, which are system calls.
+    // SAFETY: the pointers are valid for structures or null. The handler uses only operations that a
+    // signal handler may use: atomic operations on lock-free types, `mmap`, `sigaction` and `raise`,
+    // which are system calls.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -216,7 +219,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     // SAFETY: with `SA_SIGINFO` the kernel passes a valid structure.
     let code = unsafe { (*info).si_code };
     let is_missing_page = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
-    // SAFETY: these codes come from the kernel alone, with the address of the access.
+    // SAFETY: only the kernel sends these codes, with the address of the access.
     if is_missing_page && replace_mapping(unsafe { (*info).si_addr() } as usize) {
         return;
     }
@@ -224,7 +227,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     unsafe { call_previous(signal, info, context, code) };
 }
 
-/// Puts empty memory in the place of the mapping that contains `address`, if it belongs to a guest's memory.
+/// Replaces the mapping that contains `address` with empty memory, if it belongs to a guest's memory.
+/// Returns whether it did.
 fn replace_mapping(address: usize) -> bool {
     let mut next = FIRST.load(Acquire);
     // SAFETY: pointers in the list are null or to entries that are never freed.
@@ -239,8 +243,8 @@ fn replace_mapping(address: usize) -> bool {
 }
 
 impl Mapping {
-    /// Maps empty memory in the place of the mapping, or of the page at `address` if the system does not promise
-    /// as much memory to a process (`vm.overcommit_memory` is 2).
+    /// Replaces the mapping with empty memory, or only the page at `address` if the system does not allow
+    /// the process that much memory (`vm.overcommit_memory` is 2).
     fn replace(&self, address: usize) -> bool {
         // The kernel has mapped whole pages.
         let page = PAGE.load(Relaxed);
@@ -251,8 +255,8 @@ impl Mapping {
                 .any(|size| self.map_empty(address, size))
     }
 
-    /// Maps empty memory in the place of the `size` bytes that contain `address`, if they belong to the
-    /// mapping. `size` is that of a page, or 0.
+    /// Replaces the `size` bytes that contain `address` with empty memory, if they belong to the mapping.
+    /// `size` is the size of a page, or 0.
     fn map_empty(&self, address: usize, size: usize) -> bool {
         if !size.is_power_of_two() {
             return false;
@@ -268,26 +272,27 @@ impl Mapping {
     }
 }
 
-/// Maps empty memory in the place of pages of a mapping.
+/// Replaces pages of a mapping with empty memory.
 fn map_empty(first: usize, size: usize) -> bool {
     let at = std::ptr::with_exposed_provenance_mut(first);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // Shared, so that a page that is written does not become a huge one, as private memory may.
+    // The memory is shared, because a written page of private memory may become a huge page.
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: `__errno_location` returns a pointer to the thread's own variable.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the pages belong to a mapping that the caller of `Guarded::new` gave, as its entry or
-    // `Mapping::map_empty` has verified. The thread that accesses it keeps it mapped. Its bytes may change at any time.
+    // `Mapping::map_empty` has verified. The accessing thread keeps it mapped. Its bytes may change at
+    // any time.
     let mapped = unsafe { libc::mmap(at, size, protection, flags, -1, 0) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     mapped != libc::MAP_FAILED
 }
 
-/// Does what would happen without this module.
+/// Handles the signal as without this module.
 ///
 /// # Safety
-/// The arguments are those of a signal handler, and `code` is that of `info`.
+/// The arguments must be those of a signal handler, and `code` that of `info`.
 unsafe fn call_previous(
     signal: c_int,
     info: *mut libc::siginfo_t,
@@ -301,8 +306,8 @@ unsafe fn call_previous(
     match (action, previous) {
         (libc::SIG_IGN, _) if !is_fault => {}
         (libc::SIG_IGN | libc::SIG_DFL, _) | (_, None) => {
-            // SAFETY: all fields of the structure may be 0, which stands for the default action. After this
-            // the access is repeated, and ends the process; a signal that was sent is sent again.
+            // SAFETY: all fields of the structure may be 0, which means the default action. Afterwards
+            // the access is repeated and ends the process; a sent signal is sent again.
             unsafe {
                 let default: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, &raw const default, null_mut());

@@ -1,12 +1,12 @@
-//! Feature bits of virtio-net, and what follows from those that a guest has accepted.
+//! The feature bits of virtio-net, and the effects of those that a guest has accepted.
 
 use fullsend_offload::{Checksum, GsoKind, Packet};
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::tcp::TcpFlags;
 use fullsend_wire::vnet::VNET_HDR_LEN;
 
-// Virtio 1.2, 5.1.3 and 6. A feature `GUEST_*` allows the device to send such packets to the guest, and
-// `HOST_*` the other way round.
+// The features of virtio 1.2, 5.1.3 and 6. `GUEST_*` allows the device to send such packets to the guest,
+// and `HOST_*` allows the opposite direction.
 const CSUM: u64 = 1 << 0;
 const GUEST_CSUM: u64 = 1 << 1;
 const MTU: u64 = 1 << 3;
@@ -20,7 +20,7 @@ const MRG_RXBUF: u64 = 1 << 15;
 const MQ: u64 = 1 << 22;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
-/// `VHOST_USER_F_PROTOCOL_FEATURES`: rings begin disabled.
+/// Rings are initially disabled (`VHOST_USER_F_PROTOCOL_FEATURES`).
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
 const GUEST_USO4: u64 = 1 << 54;
@@ -35,7 +35,7 @@ pub(crate) const HEADER_MAX: usize = VNET_HDR_LEN + 2;
 pub(crate) struct Features(u64);
 
 impl Features {
-    /// All that a card with one pair of queues offers.
+    /// The features that a card with one pair of queues offers.
     const OFFERED: Self = Self(
         CSUM | GUEST_CSUM
             | MTU
@@ -55,14 +55,14 @@ impl Features {
             | HOST_USO,
     );
 
-    /// Returns what a card with this many pairs of queues offers. The control queue, by which the driver
-    /// chooses how many of them it uses, is the monitor's.
+    /// Returns the features that a card with this number of pairs of queues offers. The monitor serves
+    /// the control queue, with which the driver chooses the number of used pairs.
     pub(crate) fn offered(pairs: usize) -> Self {
         let mq = if pairs > 1 { MQ } else { 0 };
         Self(Self::OFFERED.0 | mq)
     }
 
-    /// Returns the features of `bits`, or `None` if one of them is not among these.
+    /// Returns the features in `bits`, or `None` if one of them is not in this set.
     pub(crate) fn accepted(self, bits: u64) -> Option<Self> {
         (bits & !self.0 == 0).then_some(Self(bits))
     }
@@ -88,7 +88,7 @@ impl Features {
         self.has(PROTOCOL_FEATURES)
     }
 
-    /// Returns the length of the header in front of each packet. `num_buffers` is always there since
+    /// Returns the length of the header before each packet, bytes. `num_buffers` is always present since
     /// virtio 1.0.
     pub(crate) fn header_len(self) -> usize {
         if self.0 & (VERSION_1 | MRG_RXBUF) == 0 {
@@ -103,8 +103,8 @@ impl Features {
         self.has(GUEST_CSUM)
     }
 
-    /// Returns whether the guest accepts the packet as it is. Otherwise it must be segmented, or its
-    /// checksum completed, before.
+    /// Returns whether the guest accepts the packet unchanged. Otherwise the device must segment it, or
+    /// complete its checksum.
     pub(crate) fn accepts(self, packet: &Packet) -> bool {
         if packet.offload.checksum == Checksum::Partial && !self.has(GUEST_CSUM) {
             return false;

@@ -2,9 +2,9 @@
 //!
 //! A [`VhostUser`] is a [`Device`] whose peer is the driver in a guest. A virtual machine monitor (QEMU,
 //! cloud-hypervisor, libkrun) connects to its Unix socket and passes the guest's memory and the files of
-//! its rings. From then on packets move between the stack and the rings without the monitor and, while
-//! both sides are busy, without a system call: a super-segment of up to 64 KiB is one descriptor chain,
-//! copied once.
+//! its rings. Afterwards packets move between the stack and the rings without the monitor, and while both
+//! sides are busy without a system call: a super-segment of up to 64 KiB is one descriptor chain, copied
+//! once.
 //!
 //! ```no_run
 //! use fullsend_vhost::VhostUser;
@@ -19,27 +19,28 @@
 //! counted until the next driver runs, and the stack's connections continue.
 //!
 //! # Trust
-//! The guest is not trusted: indices, descriptors, addresses and headers that it may not write cause a
+//! The guest is not trusted: indices, descriptors, addresses and headers that it must not write cause a
 //! counter, a dropped packet or a stopped ring, and never an access outside of its memory.
 //!
-//! The monitor can end its own guest alone. An access to a page that the file of the memory does not have is
-//! a `SIGBUS`: the monitor may shorten a file that is not sealed, and a sparse file can be larger than the
-//! free space of its file system. The first device with a guest installs a handler for this signal, for the whole
-//! process, which puts empty memory in the place of that mapping; the device then closes the connection of that
-//! monitor and counts `memory_faults`. A `SIGBUS` elsewhere goes to the handler that was installed before. A
-//! program that installs one of its own later must pass the signal on in the same way. A thread that drives a
-//! device must not block the signal: the kernel ends the process then.
+//! The monitor can end only its own guest. An access to a page that the file of the memory does not have
+//! is a `SIGBUS`: the monitor may shorten a file that is not sealed, and a sparse file can be larger than
+//! the free space of its file system. The first device with a guest installs a handler of this signal for
+//! the whole process. The handler replaces that mapping with empty memory; the device then closes the
+//! connection of that monitor and counts `memory_faults`. A `SIGBUS` elsewhere goes to the handler that
+//! was installed before. A program that installs another handler later must pass the signal on in the
+//! same way. A thread that drives a device must not block the signal: otherwise the kernel ends the
+//! process.
 //!
-//! The monitor is trusted in one respect: it can block the thread that drives the device. Memory in files of
-//! FUSE or of a network is refused, and eventfds are written only while they have room, but the monitor can
-//! change both after the check. A program that another thread executes at the moment when a message arrives
-//! can inherit the descriptors of that message.
+//! The monitor is trusted in one respect: it can block the thread that drives the device. Memory in files
+//! of FUSE or of a network is refused, and eventfds are written only while they have room, but the
+//! monitor can change both after the check. A program that another thread executes at the moment at which
+//! a message arrives can inherit the descriptors of that message.
 //!
 //! # Why not `vhost-user-backend`
-//! It runs threads with event loops of their own. A [`Device`] is called by the driver of its stack and
-//! has one file to wait for, so this crate uses the message layer of `vhost`
-//! (`BackendReqHandler`), `virtio-queue` and `vm-memory`. That layer reads from the socket in a loop; it
-//! is called only when a whole message has arrived.
+//! `vhost-user-backend` runs threads with their own event loops. A [`Device`] is called by the driver of
+//! its stack and has one file to wait for, so this crate uses the message layer of `vhost`
+//! (`BackendReqHandler`), `virtio-queue` and `vm-memory`. The message layer reads from the socket in a
+//! loop, so it is called only when a whole message has arrived.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]
@@ -69,5 +70,5 @@ pub use device::VhostUser;
 pub use fullsend_device::{Device, DeviceCounters};
 pub use stats::{StatsHandle, VhostUserStats};
 
-// Their types are in public signatures.
+// The types of these crates are in public signatures.
 pub use fullsend_offload;

@@ -11,15 +11,15 @@ use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMma
 
 use crate::fault::{Guarded, MappedRange};
 
-/// The mapped memory, and where the monitor has mapped it in its own address space.
+/// The mapped memory, and its addresses in the monitor's own address space.
 pub(crate) struct Memory {
-    /// Dropped before the mappings.
+    /// The guard of the mappings, dropped before them.
     guarded: Guarded,
     guest: GuestMemoryMmap<()>,
     monitor_ranges: Vec<MonitorRange>,
 }
 
-/// A region in the address space of the monitor, in which it gives the addresses of rings.
+/// A region in the monitor's address space, to which its addresses of rings refer.
 struct MonitorRange {
     start: u64,
     len: u64,
@@ -51,7 +51,7 @@ impl Memory {
                 guest_start: region.guest_phys_addr,
             });
         }
-        // The monitor may list them in any order.
+        // The monitor may list the regions in any order.
         mapped.sort_by_key(GuestMemoryRegion::start_addr);
         let guest = GuestMemoryMmap::from_regions(mapped)
             .map_err(|e| Error::ReqHandlerError(io::Error::other(e)))?;
@@ -62,8 +62,8 @@ impl Memory {
         })
     }
 
-    /// Returns whether a page of a file was missing when it was accessed. What was read since then is not
-    /// the guest's, and what was written it will not see.
+    /// Returns whether an accessed page of a file was missing. Data read since then may not be the
+    /// guest's, and the guest will not see data written since then.
     pub(crate) fn is_lost(&self) -> bool {
         self.guarded.is_lost()
     }
@@ -72,7 +72,7 @@ impl Memory {
         &self.guest
     }
 
-    /// Translates an address of the monitor.
+    /// Translates an address in the monitor's address space.
     pub(crate) fn guest_address(&self, monitor_address: u64) -> Result<GuestAddress> {
         self.monitor_ranges
             .iter()
@@ -85,24 +85,24 @@ impl Memory {
     }
 }
 
-/// Keeps a received descriptor from programs that this process executes. `vhost` receives them without
-/// `MSG_CMSG_CLOEXEC`, so a program that another thread executes before this call inherits it.
+/// Sets `FD_CLOEXEC` on a received descriptor. `vhost` receives descriptors without `MSG_CMSG_CLOEXEC`,
+/// so a program that another thread executes before this call inherits it.
 pub(crate) fn close_on_exec(file: &File) -> Result<()> {
     fcntl_getfd(file)
         .and_then(|flags| fcntl_setfd(file, flags | FdFlags::CLOEXEC))
         .map_err(|error| Error::ReqHandlerError(error.into()))
 }
 
-/// Replaces missing pages of the mappings of a [`Memory`].
+/// Guards the mappings of a [`Memory`] against missing pages.
 #[allow(unsafe_code, reason = "its caller keeps the mappings")]
 fn guard(ranges: &[MappedRange]) -> Result<Guarded> {
-    // SAFETY: `GuestMemoryMmap` has mapped these files, unmaps them after the guard is dropped, and accesses
-    // them as memory that others change at the same time: by copies of bytes and by atomic integers.
+    // SAFETY: `GuestMemoryMmap` has mapped these files, unmaps them after the guard is dropped, and
+    // accesses them as memory that others change concurrently: by copies of bytes and by atomic integers.
     let guarded = unsafe { Guarded::new(ranges) };
     guarded.map_err(Error::ReqHandlerError)
 }
 
-/// Fails if a region is not entirely within a regular file, or does not consist of whole huge pages where
+/// Fails if a region is not entirely within a regular file, or does not consist of whole huge pages if
 /// its file has them: the kernel would map more than the region, and not unmap it.
 fn check_size(region: &VhostUserMemoryRegion, file: &File, huge_page: usize) -> Result<()> {
     let stat = fstat(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
@@ -115,9 +115,9 @@ fn check_size(region: &VhostUserMemoryRegion, file: &File, huge_page: usize) -> 
     Err(Error::InvalidParam)
 }
 
-/// Makes the file keep its size, where possible: the guest would end with the first access to a page that
-/// is no longer within the file. A memfd can be sealed only if it was created with `MFD_ALLOW_SEALING`,
-/// another file never.
+/// Seals the size of the file, if possible: the guest would end with the first access to a page that is
+/// no longer in the file. A memfd can be sealed only if it was created with `MFD_ALLOW_SEALING`, and
+/// other files cannot.
 fn prevent_shrinking(file: &File) {
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !sealed && let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
@@ -127,10 +127,10 @@ fn prevent_shrinking(file: &File) {
 
 /// Returns the size of the file's huge pages, or 0 if it has none.
 ///
-/// Fails if the pages of a file come from another process or host, which may not answer: each access to
-/// them would then block the stack. This finds a mistake of the monitor, not an attack: the system call may
-/// block as well, and an overlay hides the file system below it. Files in tmpfs, e.g. a memfd, are recognized
-/// without it.
+/// Fails if another process or host provides the pages of the file: it may not answer, and each access
+/// would then block the stack. The check finds a mistake of the monitor, not an attack: the system call
+/// may block as well, and an overlay hides the file system below it. Files in tmpfs, e.g. a memfd, are
+/// recognized without it.
 pub(crate) fn check_file_system(file: &File) -> Result<usize> {
     let is_in_memory = fcntl_get_seals(file).is_ok();
     let stat = match fstatfs(file) {
@@ -138,7 +138,7 @@ pub(crate) fn check_file_system(file: &File) -> Result<usize> {
         Err(_) if is_in_memory => return Ok(0),
         Err(error) => return Err(Error::ReqHandlerError(error.into())),
     };
-    // The type has 32 bits, in a field of other sizes and signs.
+    // The type has 32 bits, in a field whose size and sign depend on the system.
     match stat.f_type as u32 {
         HUGETLBFS => Ok(stat.f_bsize as usize),
         file_system if !is_in_memory && has_remote_pages(file_system) => {
@@ -156,7 +156,7 @@ pub(crate) fn check_file_system(file: &File) -> Result<usize> {
 /// The type of file systems with huge pages, as in `linux/magic.h`.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
-/// Returns whether the type of a file system, as in `linux/magic.h`, is one of FUSE or a network.
+/// Returns whether a file system type of `linux/magic.h` belongs to FUSE or a network.
 pub(crate) fn has_remote_pages(file_system: u32) -> bool {
     const FUSE: u32 = 0x6573_5546;
     const NFS: u32 = 0x6969;

@@ -14,16 +14,16 @@ use crate::features::Features;
 use crate::memory::Memory;
 use crate::ring::{Direction, Ring};
 
-/// Token of the event that [`Pair::wake`] causes; those of the rings are 0 and 1.
+/// Token of the event of [`Pair::wake`]; the tokens of the rings are 0 and 1.
 pub(crate) const WAKE: u64 = 4;
 
 /// The pairs of queues of one network card.
 pub(crate) struct Pairs {
     all: Box<[Pair]>,
-    /// The pairs whose receive ring carries packets, a bit for each. A pair's bit changes while the pair
-    /// is locked.
+    /// A bit for each pair whose receive ring carries packets. It changes only while the pair is locked.
     active: AtomicU64,
-    /// Whether a device has found the guest's memory lost, so that the first one must end the connection.
+    /// Whether a device has found the guest's memory lost, so that the first device must end the
+    /// connection.
     has_lost_memory: AtomicBool,
 }
 
@@ -41,12 +41,12 @@ impl Pairs {
         self.all.len()
     }
 
-    /// Returns the first pair. There is at least one.
+    /// Returns the first pair, which always exists.
     pub(crate) fn first(&self) -> &Pair {
         self.at(0)
     }
 
-    /// Returns a pair that exists.
+    /// Returns an existing pair.
     pub(crate) fn at(&self, index: usize) -> &Pair {
         &self.all[index]
     }
@@ -55,14 +55,14 @@ impl Pairs {
         self.all.iter()
     }
 
-    /// Makes the devices of a set readable, which has a bit for each.
+    /// Makes the devices in a set readable, which has a bit for each device.
     pub(crate) fn wake_all(&self, devices: u64) -> io::Result<()> {
         let pairs = self.iter().enumerate();
         let mut woken = pairs.filter(|(index, _)| devices & 1 << index != 0);
         woken.try_for_each(|(_, pair)| pair.wake())
     }
 
-    /// Discards everything that the monitor has set.
+    /// Discards all settings of the monitor.
     pub(crate) fn reset(&self) {
         self.change_all(PairState::reset);
         // No device uses the old memory any more.
@@ -78,7 +78,7 @@ impl Pairs {
         }
     }
 
-    /// Changes one ring: pair `n` has the numbers `2 * n` and `2 * n + 1`. Fails if there is none with
+    /// Changes one ring: pair `n` has the rings `2 * n` and `2 * n + 1`. Fails if there is no ring with
     /// this number.
     pub(crate) fn change_ring<T>(
         &self,
@@ -93,8 +93,8 @@ impl Pairs {
         changed
     }
 
-    /// Records whether a pair carries packets to the guest, after a change of its `state`, which is
-    /// locked.
+    /// Records whether a pair carries packets to the guest. `state` is the pair's locked state after a
+    /// change.
     pub(crate) fn update_active(&self, index: usize, state: &PairState) {
         if state.has_guest() {
             self.active.fetch_or(1 << index, Ordering::Relaxed);
@@ -103,8 +103,8 @@ impl Pairs {
         }
     }
 
-    /// Stops a pair whose memory is lost, and lets the first device end the connection. `state` is that of
-    /// the pair, which is locked.
+    /// Stops a pair whose memory is lost, and makes the first device end the connection. `state` is the
+    /// pair's locked state.
     pub(crate) fn stop_without_memory(
         &self,
         index: usize,
@@ -122,8 +122,8 @@ impl Pairs {
             && self.has_lost_memory.swap(false, Ordering::Acquire)
     }
 
-    /// Returns the index of the pair by which device `index` sends: its own, or while the guest does not
-    /// use that one, one of those that it uses.
+    /// Returns the index of the pair through which device `index` sends: its own, or if the guest does
+    /// not use that pair, one that the guest uses.
     pub(crate) fn transmit_index(&self, index: usize) -> usize {
         let active = self.active.load(Ordering::Relaxed);
         let is_active = |pair: &usize| active & 1 << pair != 0;
@@ -137,9 +137,9 @@ impl Pairs {
 }
 
 pub(crate) struct Pair {
-    /// Becomes readable when the pair's device has something to do.
+    /// The epoll file, which is readable when the pair's device has events.
     epoll: Arc<OwnedFd>,
-    /// Registering it again makes `epoll` readable.
+    /// A file whose new registration makes `epoll` readable.
     event: OwnedFd,
     state: Mutex<PairState>,
 }
@@ -175,15 +175,15 @@ fn edge() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::ET
 }
 
-/// A pair as the connected monitor has set it up.
+/// The state of a pair that the connected monitor has set up.
 pub(crate) struct PairState {
     memory: Option<Arc<Memory>>,
     features: Features,
     /// The receive ring and the transmit ring, in virtio's order.
     rings: [Ring; 2],
-    /// The devices of other pairs that wait for receive buffers of this one, a bit for each.
+    /// The devices of other pairs that wait for receive buffers of this pair, a bit for each.
     waiting: u64,
-    /// Number of times that everything was discarded, as at the end of a connection.
+    /// The number of times that the settings were discarded, e.g. at the end of a connection.
     resets: u64,
 }
 
@@ -217,13 +217,13 @@ impl PairState {
         };
     }
 
-    /// Returns the number of resets. What a device holds from before a reset is not for the guest that
-    /// the pair has now.
+    /// Returns the number of resets. Packets that a device holds from before a reset are not for the
+    /// pair's present guest.
     pub(crate) fn resets(&self) -> u64 {
         self.resets
     }
 
-    /// Returns the queues, if there is memory.
+    /// Returns the queues, or `None` without memory.
     pub(crate) fn queues(&mut self) -> Option<Queues<'_>> {
         let [to_guest, from_guest] = &mut self.rings;
         Some(Queues {
@@ -234,7 +234,7 @@ impl PairState {
         })
     }
 
-    /// Returns whether a page of the memory was missing.
+    /// Returns whether an accessed page of the memory was missing.
     pub(crate) fn has_lost_memory(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_lost())
     }
@@ -297,7 +297,7 @@ impl PairState {
         self.waiting |= 1 << device;
     }
 
-    /// Takes the set of devices that wait, a bit for each.
+    /// Removes and returns the set of waiting devices, a bit for each.
     pub(crate) fn take_waiting(&mut self) -> u64 {
         std::mem::take(&mut self.waiting)
     }

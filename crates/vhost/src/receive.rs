@@ -1,4 +1,4 @@
-//! Packets from the guest: from its descriptor chains into pool memory.
+//! The receive path, which copies packets from the guest's descriptor chains into pool memory.
 
 use std::ops::Range;
 
@@ -13,24 +13,24 @@ use crate::pair::Queues;
 use crate::ring::{BrokenRing, Buffer, Chain};
 use crate::stats::VhostUserStats;
 
-/// The longest frame: a full IPv6 payload, IPv6, Ethernet and VLAN headers.
+/// The longest frame, bytes: a full IPv6 payload, and IPv6, Ethernet and VLAN headers.
 const FRAME_MAX: usize = 65_535 + 40 + 18;
 
-/// The shortest frame: an Ethernet header.
+/// The shortest frame, bytes: an Ethernet header.
 const FRAME_MIN: usize = 14;
 
-/// Bytes of memory that consecutive frames share. The largest block of a pool.
+/// Bytes of memory that consecutive frames share: the largest block of a pool.
 const GROUP_LEN: usize = 256 << 10;
 
-/// Most segments of a super-segment: 64 KiB at the smallest MSS that Linux sends are 1366.
+/// Most segments of a super-segment, more than the 1366 that Linux sends for 64 KiB at its smallest MSS.
 const MAX_SEGMENTS: usize = 2048;
 
-/// A chain that was taken from the ring.
+/// A chain that was removed from the ring.
 struct Frame {
     head: u16,
-    /// Its buffers in [`Receiver::buffers`].
+    /// The chain's buffers in [`Receiver::buffers`].
     buffers: Range<usize>,
-    /// Its length without the header; 0 if it is malformed.
+    /// The length without the header, bytes; 0 if the chain is malformed.
     len: usize,
 }
 
@@ -49,11 +49,12 @@ impl Frame {
 /// The receiving half of a device.
 pub(crate) struct Receiver {
     pool: Pool,
-    /// Most bytes of frames that one call receives: those of its packets are in memory at the same time.
+    /// Most bytes of frames that one call receives, because all of its packets are in memory at the same
+    /// time.
     max_bytes: usize,
     buffers: Vec<Buffer>,
     frames: Vec<Frame>,
-    /// The offloads and lengths of the frames that were copied.
+    /// The offloads and lengths of the copied frames.
     copied: Vec<(Offload, usize)>,
 }
 
@@ -68,16 +69,17 @@ impl Receiver {
         }
     }
 
-    /// Sets the pool, and the number of bytes after which a call ends. It receives at least one frame.
+    /// Sets the pool, and the number of bytes after which a call ends. A call receives at least one
+    /// frame.
     pub(crate) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.pool = pool.clone();
         self.max_bytes = max_bytes.max(1);
     }
 
-    /// Appends up to `max` packets to `batch`. Returns `max` if any chain was taken, so that the caller
-    /// polls again as after a full batch, or 0: only then does the driver notify the device of the next
-    /// chain. As long as the driver adds chains while the host works on the last ones, neither side makes
-    /// a system call.
+    /// Appends up to `max` packets to `batch`. Returns `max` if any chain was removed, so that the caller
+    /// polls again as after a full batch, or else 0: only then does the driver notify the device of the
+    /// next chain. As long as the driver adds chains while the host processes the last ones, neither side
+    /// makes a system call.
     pub(crate) fn receive(
         &mut self,
         queues: &mut Queues<'_>,
@@ -111,8 +113,8 @@ impl Receiver {
         Ok(max)
     }
 
-    /// Receives frames that share a block of memory, until they have `max_bytes`. Returns the number of
-    /// chains taken, and the bytes of their frames.
+    /// Receives frames that share a block of memory, up to `max_bytes`. Returns the number of removed
+    /// chains, and the bytes of their frames.
     fn receive_group(
         &mut self,
         queues: &mut Queues<'_>,
@@ -155,7 +157,7 @@ impl Receiver {
         Ok((self.frames.len(), total))
     }
 
-    /// Copies the frames to one block of `total` bytes, or each to one of its own if there is none.
+    /// Copies the frames to one block of `total` bytes, or without one each frame to its own block.
     fn copy_frames(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -198,7 +200,7 @@ impl Receiver {
     }
 }
 
-/// Returns memory for `len` bytes, also under memory pressure if the reserve has some.
+/// Returns memory for `len` bytes, also from the reserve under memory pressure.
 fn alloc(pool: &Pool, len: usize) -> Option<WriteBuf> {
     let block = pool.try_alloc_from_reserve(len);
     block.filter(|block| block.capacity() >= len)

@@ -1,7 +1,8 @@
-//! A split virtqueue: the chains that the driver makes available, and those that the device has used.
+//! A split virtqueue: the chains that the driver makes available, and the chains that the device has
+//! used.
 //!
-//! `virtio-queue` reads the available ring and walks descriptor tables. The used ring is written here,
-//! because the buffers that one packet was merged into must become visible at once.
+//! `virtio-queue` reads the available ring and walks descriptor tables. This module writes the used ring,
+//! because the buffers of one packet must become visible at once.
 
 use std::fs::File;
 use std::num::Wrapping;
@@ -30,7 +31,7 @@ const INDEX: u64 = 2;
 const ENTRIES: u64 = 4;
 const USED_ENTRY_LEN: u64 = 8;
 
-/// A part of a chain in the guest's memory, not verified.
+/// An unverified part of a chain in the guest's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) address: GuestAddress,
@@ -40,9 +41,9 @@ pub(crate) struct Buffer {
 /// A chain of descriptors that the driver has made available.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
-    /// The index by which it is returned to the driver.
+    /// The index with which the chain is returned to the driver.
     pub(crate) head: u16,
-    /// Bytes in its buffers, up to 4 GiB.
+    /// The bytes in the chain's buffers, up to 4 GiB.
     pub(crate) len: u32,
     /// Whether the chain loops, is too long, or has a buffer of the other direction.
     pub(crate) malformed: bool,
@@ -51,13 +52,13 @@ pub(crate) struct Chain {
 /// The direction of a ring's buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
-    /// The guest receives: the device writes.
+    /// The guest receives, and the device writes.
     ToGuest,
-    /// The guest sends: the device reads.
+    /// The guest sends, and the device reads.
     FromGuest,
 }
 
-/// An error after which a ring cannot be used until the driver sets it up again.
+/// An error after which a ring is unusable until the driver sets it up again.
 #[derive(Debug)]
 pub(crate) struct BrokenRing;
 
@@ -78,12 +79,12 @@ pub(crate) struct Ring {
     queue: Queue,
     enabled: bool,
     broken: bool,
-    /// Set while everything that the ring needs is set and valid. A started ring that is not enabled is
+    /// Whether all settings that the ring needs are set and valid. A started ring that is not enabled is
     /// processed without effects.
     started: bool,
-    /// Whether the monitor has set the addresses; the initial ones of `queue` could be valid.
+    /// Whether the monitor has set the addresses; the initial addresses of `queue` could be valid.
     has_addresses: bool,
-    /// Used entries that are written but not published.
+    /// The number of used entries that are written but not published.
     staged: u16,
     /// The published index at the last decision about a notification.
     notified: Wrapping<u16>,
@@ -119,7 +120,7 @@ impl Ring {
         self.started && self.enabled
     }
 
-    // What the control messages set. `update` follows each.
+    // The setters for control messages. `update` follows each.
 
     pub(crate) fn set_size(&mut self, size: u32) -> Result<()> {
         let size = u16::try_from(size).map_err(|_| Error::InvalidParam)?;
@@ -159,7 +160,7 @@ impl Ring {
         self.enabled = enabled;
     }
 
-    /// Starts the ring; its notifications become readable at `epoll` with `token`.
+    /// Starts the ring. Its notifications become readable at `epoll` with `token`.
     pub(crate) fn start(&mut self, kick: File, epoll: &Arc<OwnedFd>, token: u64) -> Result<()> {
         self.kick = None;
         self.kick = Some(Kick::register(event_file(kick)?, epoll.clone(), token)?);
@@ -179,7 +180,7 @@ impl Ring {
 
     pub(crate) fn set_call(&mut self, file: Option<File>) -> Result<()> {
         self.call = file.map(event_file).transpose()?;
-        // The driver may wait for a notification that the last file did not carry.
+        // The driver may wait for a notification that the last file did not deliver.
         if self.started {
             self.write_call();
         }
@@ -206,7 +207,7 @@ impl Ring {
                 self.queue.set_next_used(index.0);
                 self.notified = index;
                 self.staged = 0;
-                // Whatever was used before was perhaps not notified (a restart of this process).
+                // Earlier used chains may not have been notified, e.g. after a restart of this process.
                 self.write_call();
             }
             Err(_) => self.started = false,
@@ -222,7 +223,8 @@ impl Ring {
         }
     }
 
-    /// Takes the next available chain and appends its buffers to `buffers`; none of a malformed chain.
+    /// Removes and returns the next available chain. Appends its buffers to `buffers`, unless it is
+    /// malformed.
     pub(crate) fn pop(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -239,8 +241,8 @@ impl Ring {
         let first = buffers.len();
         let (mut len, mut ends) = (0u32, false);
         for descriptor in chain {
-            // The walk ends silently at an index outside of the table, and after as many descriptors
-            // as the table has: then the last one still has a next.
+            // The walk ends silently at an index outside of the table, and after as many descriptors as
+            // the table has; the last one then still has a next one.
             ends = !descriptor.has_next();
             let writable = descriptor.is_write_only();
             if writable != (self.direction == Direction::ToGuest)
@@ -271,7 +273,7 @@ impl Ring {
         self.queue.next_avail()
     }
 
-    /// Makes the chains available again that were taken since `position`.
+    /// Makes the chains that were removed since `position` available again.
     pub(crate) fn rewind(&mut self, position: u16) {
         self.queue.set_next_avail(position);
     }
@@ -281,8 +283,8 @@ impl Ring {
         self.queue.size()
     }
 
-    /// Returns a chain to the driver, with the number of bytes written to it. It becomes visible with
-    /// [`publish`](Self::publish).
+    /// Returns a chain to the driver with the number of bytes written to it. The chain becomes visible
+    /// with [`publish`](Self::publish).
     pub(crate) fn push_used(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -292,7 +294,7 @@ impl Ring {
         let index = self.queue.next_used().wrapping_add(self.staged) % self.queue.size();
         let offset = ENTRIES + USED_ENTRY_LEN * u64::from(index);
         let address = ring_address(self.queue.used_ring(), offset)?;
-        // `id` and `len`, 32 bits each, little endian.
+        // The entry is `id` and `len`, 32 bits each, little endian.
         let entry = u64::from(head) | u64::from(written) << 32;
         memory.write_obj(entry.to_le(), address)?;
         self.staged += 1;
@@ -315,7 +317,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Notifies the driver of the published chains if it waits for them. Returns whether it did.
+    /// Notifies the driver of the published chains if it has requested that. Returns whether it did.
     pub(crate) fn notify(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -324,7 +326,7 @@ impl Ring {
         if new == self.notified {
             return Ok(false);
         }
-        // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
+        // The index must be visible before the driver's request is read (virtio 1.2, 2.7.7.2).
         fence(Ordering::SeqCst);
         let available = self.queue.avail_ring();
         let wanted = if self.queue.event_idx_enabled() {
@@ -344,7 +346,7 @@ impl Ring {
         self.call.as_ref().is_some_and(signal)
     }
 
-    /// Requests a notification of the next chain. Returns whether there is one already.
+    /// Requests a notification of the next chain. Returns whether there already is one.
     pub(crate) fn request_kick(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -352,8 +354,8 @@ impl Ring {
         Ok(self.queue.enable_notification(memory)?)
     }
 
-    /// Requests a notification when chains are added after those that are available now. Returns
-    /// whether this has already happened.
+    /// Requests a notification when chains are added after those available now. Returns whether some have
+    /// already been added.
     pub(crate) fn request_kick_for_more(
         &mut self,
         memory: &GuestMemoryMmap<()>,
@@ -371,7 +373,7 @@ fn ring_address(ring: u64, offset: u64) -> std::result::Result<GuestAddress, Bro
     ring.checked_add(offset).map(GuestAddress).ok_or(BrokenRing)
 }
 
-/// The file by which the driver notifies the device.
+/// The file with which the driver notifies the device.
 ///
 /// It is registered edge-triggered, so that it need not be read.
 struct Kick {
@@ -390,16 +392,16 @@ impl Kick {
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // The monitor has the same open file, so closing ours would leave it registered.
+        // The monitor has the same open file, so closing this descriptor would leave it registered.
         let _ = epoll::delete(&self.epoll, &self.file);
     }
 }
 
-/// Returns the file if it is an anonymous one like an eventfd, not a pipe or a file of a network or FUSE file
-/// system, to which a write may block. Nor can it be the monitor's own socket, which would then outlive
-/// the monitor.
+/// Returns the file if it is anonymous, like an eventfd, and not a pipe or a file of a network or FUSE
+/// file system, to which a write may block. It also cannot be the monitor's own socket, which would then
+/// outlive the monitor.
 ///
-/// The file becomes non-blocking, but the monitor has the same open file and can change that again.
+/// The file becomes non-blocking, but the monitor has the same open file and can change that.
 pub(crate) fn event_file(file: File) -> Result<File> {
     close_on_exec(&file)?;
     let anonymous = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -411,11 +413,11 @@ pub(crate) fn event_file(file: File) -> Result<File> {
     Ok(file)
 }
 
-/// Increments the counter of an eventfd, unless it is at its maximum: then the other side has been
-/// notified. Returns whether it did.
+/// Increments the counter of an eventfd, unless it is at its maximum, which means that the other side was
+/// already notified. Returns whether it did.
 ///
-/// A monitor that makes the file blocking, and fills its counter between the two system calls, blocks this
-/// thread.
+/// A monitor that makes the file blocking, and fills its counter between the two system calls, blocks
+/// this thread.
 fn signal(file: &File) -> bool {
     let mut poll_file = [PollFd::new(file, PollFlags::OUT)];
     retry_on_intr(|| poll(&mut poll_file, Some(&Timespec::default()))).is_ok()

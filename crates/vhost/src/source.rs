@@ -1,4 +1,4 @@
-//! Where the connections of a device come from.
+//! The sources of a device's connections.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Error, ErrorKind};
@@ -19,7 +19,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// The log lines about connections that cannot be accepted.
+/// The limit of the log lines about connections that cannot be accepted.
 static LOG: LogLimit = LogLimit::new();
 
 /// Time between attempts to connect.
@@ -28,25 +28,25 @@ const RETRY: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-/// Monitors that may wait to be accepted.
+/// Most monitors that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The source of connections: each begins after the one before it has ended.
+/// The source of connections, each of which starts after the previous one has ended.
 pub(crate) enum Source {
     /// A socket to which monitors connect.
     Listener {
         listener: UnixListener,
-        /// Set after a failed attempt to accept a connection, which may wait in the backlog.
+        /// The timer after a failed `accept`; the connection may still wait in the backlog.
         timer: OwnedFd,
-        /// `None` if the socket was bound by the caller.
+        /// The socket's file; `None` if the caller has bound the socket.
         _file: Option<SocketFile>,
     },
     /// A socket on which a monitor listens.
     Peer { path: PathBuf, timer: OwnedFd },
-    /// One connection, after which there is none.
+    /// One connection, after which there is no other.
     Connected {
         socket: Option<UnixStream>,
-        /// Whether its end is no error of the device.
+        /// Whether the end of the connection is not an error of the device.
         is_outlived: bool,
     },
 }
@@ -64,7 +64,7 @@ impl Source {
         Self::accept_from(listener, Some(file), epoll, token)
     }
 
-    /// Accepts connections of a socket that listens; `file` is its file if it is to be removed.
+    /// Accepts connections of a listening socket. `file` is its file if it must be removed.
     pub(crate) fn accept_from(
         listener: UnixListener,
         file: Option<SocketFile>,
@@ -72,7 +72,8 @@ impl Source {
         token: u64,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        // Edge-triggered: connections may wait in the backlog until the current one ends.
+        // The events are edge-triggered, as connections may wait in the backlog until the current one
+        // ends.
         register(epoll, &listener, token)?;
         Ok(Self::Listener {
             listener,
@@ -81,10 +82,10 @@ impl Source {
         })
     }
 
-    /// Connects to `path`, also later and again.
+    /// Connects to `path` when the monitor listens, and again after the end of each connection.
     pub(crate) fn connect(path: &Path, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
         let timer = new_timer(epoll, token)?;
-        // Verifies that the path is short enough for an address.
+        // Verifies that the path fits in an address.
         SocketAddrUnix::new(path)?;
         Ok(Self::Peer {
             path: path.to_owned(),
@@ -92,11 +93,11 @@ impl Source {
         })
     }
 
-    /// Returns the next connection if there is one now; otherwise the device becomes readable when there
-    /// may be one.
+    /// Returns the next connection, or `None` if there is none now. Then the device becomes readable when
+    /// there may be one.
     ///
     /// # Errors
-    /// If there will never be one.
+    /// An error if there will never be one.
     pub(crate) fn next(&mut self) -> io::Result<Option<UnixStream>> {
         match self {
             Self::Listener { listener, .. } => match listener.accept() {
@@ -133,13 +134,13 @@ impl Source {
         }
     }
 
-    /// Returns whether this side connects, and the monitor listens.
+    /// Returns whether this side connects to a listening monitor.
     pub(crate) fn connects(&self) -> bool {
         matches!(self, Self::Peer { .. })
     }
 
-    /// Makes the device readable after [`RETRY`], for another attempt. Returns `false` if there is no
-    /// further connection to wait for.
+    /// Makes the device readable after [`RETRY`], for another attempt. Returns `false` if no further
+    /// connection can come.
     pub(crate) fn retry_later(&mut self) -> io::Result<bool> {
         let (Self::Listener { timer, .. } | Self::Peer { timer, .. }) = self else {
             return Ok(false);
@@ -175,7 +176,7 @@ fn register(epoll: &Arc<OwnedFd>, file: impl AsFd, token: u64) -> io::Result<()>
 fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     let kind = SocketType::STREAM;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-    // The file gets the socket's mode, less the umask: it never has another one.
+    // The file gets the socket's mode without the umask's bits, and never has another mode.
     let socket = File::from(socket);
     socket.set_permissions(Permissions::from_mode(0o600))?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -183,7 +184,7 @@ fn listen_privately(path: &Path) -> io::Result<UnixListener> {
     Ok(OwnedFd::from(socket).into())
 }
 
-/// Connects to a Unix socket; a full backlog is an error.
+/// Connects to a Unix socket. A full backlog is an error.
 fn connect_without_waiting(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -203,11 +204,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of a listening socket. Dropping it removes the file, unless another one has replaced it.
+/// The file of a listening socket, removed on drop unless another file has replaced it.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device, inode, and when the file was made: some file systems use the inode of a file that was removed
-    /// for the next one.
+    /// The device, the inode, and the creation time of the file: some file systems reuse the inode of a
+    /// removed file for the next one.
     id: (u64, u64, Option<SystemTime>),
 }
 

@@ -1,4 +1,4 @@
-//! Packets to the guest: from shared payload into its receive buffers.
+//! The transmit path, which copies packets from shared payload into the guest's receive buffers.
 
 use std::collections::VecDeque;
 
@@ -13,29 +13,29 @@ use crate::ring::{BrokenRing, Buffer};
 use crate::stats::VhostUserStats;
 
 /// Most buffers of one packet. Linux posts pages, of which a super-segment of 64 KiB needs 45. A guest
-/// that divides its memory into smaller ones gets single packets, or none.
+/// that posts smaller buffers gets segmented packets, or none.
 const MAX_BUFFERS: usize = 1024;
 
-/// Attempts to send a packet while the driver adds buffers.
+/// Most attempts to send a packet while the driver adds buffers.
 const ATTEMPTS: usize = 8;
 
 /// Bytes after which the guest is notified although more packets follow: two super-segments.
 const NOTIFY_BYTES: usize = 128 << 10;
 
-/// Where a packet has gone.
+/// The result of sending a packet.
 enum Sent {
-    /// Into the guest's buffers.
+    /// The packet is in the guest's buffers.
     Written,
-    /// Nowhere: there are too few buffers now.
+    /// The packet is not sent, because there are too few buffers now.
     Full,
-    /// Nowhere: no number of buffers suffices.
+    /// The packet is not sent, because no number of buffers suffices.
     TooLong,
 }
 
 /// The result of sending a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// Everything is sent.
+    /// All packets are sent.
     Done,
     /// Packets wait until the driver notifies the device of more buffers.
     Waiting,
@@ -46,7 +46,7 @@ pub(crate) enum Progress {
 /// The sending half of a device.
 #[derive(Default)]
 pub(crate) struct Transmitter {
-    /// Packets made of a super-segment that the guest does not accept: at most those of one.
+    /// The segments of at most one super-segment that the guest does not accept.
     pending: VecDeque<Packet>,
     segments: Vec<Packet>,
     buffers: Vec<Buffer>,
@@ -56,7 +56,7 @@ pub(crate) struct Transmitter {
     unnotified: usize,
 }
 
-/// Notifies the guest of what was written, if it waits for that.
+/// Notifies the guest of written packets, if it has requested that.
 fn notify(queues: &mut Queues<'_>, stats: &mut VhostUserStats) -> Result<(), BrokenRing> {
     let notified = queues.to_guest.notify(queues.memory)?;
     stats.notifications += u64::from(notified);
@@ -64,7 +64,7 @@ fn notify(queues: &mut Queues<'_>, stats: &mut VhostUserStats) -> Result<(), Bro
 }
 
 impl Transmitter {
-    /// Discards the packets that wait. Returns their number.
+    /// Discards the waiting packets. Returns their number.
     pub(crate) fn clear(&mut self) -> usize {
         let dropped = self.pending.len();
         self.pending.clear();
@@ -75,8 +75,9 @@ impl Transmitter {
         !self.pending.is_empty()
     }
 
-    /// Sends packets from the front of `batch` and removes them. The guest is notified once for all, or each
-    /// time that [`NOTIFY_BYTES`] are written, to begin earlier: its interrupt costs more than a small packet.
+    /// Sends packets from the front of `batch` and removes them. Notifies the guest once for all of them,
+    /// and each time that [`NOTIFY_BYTES`] are written, so that it starts earlier: its interrupt costs
+    /// more than a small packet.
     pub(crate) fn transmit(
         &mut self,
         queues: &mut Queues<'_>,
@@ -121,7 +122,7 @@ impl Transmitter {
         }
     }
 
-    /// Does in software what the guest does not accept.
+    /// Segments the first packet, or completes its checksum, as the guest does not accept it.
     fn segment_front(&mut self, batch: &mut VecDeque<Packet>, stats: &mut VhostUserStats) {
         if let Some(packet) = batch.pop_front() {
             stats.tx_software += 1;
@@ -178,7 +179,7 @@ impl Transmitter {
         Ok((Sent::Full, Progress::Retry))
     }
 
-    /// Writes a packet to as many buffers as it needs, and makes all of them visible at once.
+    /// Writes a packet to the necessary number of buffers, and makes all of them visible at once.
     fn send(&mut self, queues: &mut Queues<'_>, packet: &Packet) -> Result<Sent, BrokenRing> {
         let Queues {
             memory, features, ..
@@ -212,7 +213,7 @@ impl Transmitter {
         }
         let mut header = [0; HEADER_MAX];
         let mut offloads = vnet::header_of(packet);
-        // Virtio 1.2, 5.1.6.4.1: without GUEST_CSUM no flag may be set.
+        // Without GUEST_CSUM no flag may be set (virtio 1.2, 5.1.6.4.1).
         offloads.data_valid &= features.guest_csum();
         header[..VNET_HDR_LEN].copy_from_slice(&offloads.emit());
         let count = self.chains.len() as u16;

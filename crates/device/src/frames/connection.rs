@@ -1,4 +1,4 @@
-//! One connection of a virtual machine.
+//! The connection of a virtual machine.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,10 +14,10 @@ use super::writer::StreamWriter;
 use super::{FrameStats, Framing};
 use crate::{Device, FrameSocket, sys};
 
-/// Bytes that a stream may hold for a virtual machine that does not read: a few super-segments.
+/// Most bytes that a stream holds for a virtual machine that does not read: a few super-segments.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// A connection, and what was received of it.
+/// A connection, and the data that was received on it.
 pub(super) struct Connection {
     state: State,
     mtu: u32,
@@ -32,13 +32,13 @@ enum State {
 
 struct Stream {
     input: File,
-    /// Where frames are written, if not to `input`.
+    /// The file to which frames are written; `None` for `input`.
     output: Option<File>,
     reader: StreamReader,
     writer: StreamWriter,
     /// Whether super-segments are sent once the peer has sent one.
     mirrors_super_segments: bool,
-    /// Whether the peer receives nothing any more.
+    /// Whether writing has failed, so that the peer receives nothing any more.
     is_broken: bool,
 }
 
@@ -55,7 +55,7 @@ impl Connection {
             return Ok(Self { state, mtu, pool });
         }
         sys::set_nonblocking(socket.as_fd())?;
-        // The kernel limits the size; the default is enough to work.
+        // The kernel limits the size; the default suffices.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
         let file = File::from(socket);
         let state = match framing {
@@ -70,7 +70,7 @@ impl Connection {
     /// Uses two pipes, or other files that are streams.
     ///
     /// # Errors
-    /// `InvalidInput` for a framing that answers or has messages.
+    /// `InvalidInput` for a framing with a handshake or with messages.
     pub(super) fn of_pipes(
         (input, output): (OwnedFd, OwnedFd),
         framing: Framing,
@@ -90,7 +90,7 @@ impl Connection {
         Ok(Self { state, mtu, pool })
     }
 
-    /// Implements [`Device::limit_memory`]. What was received before stays where it is.
+    /// Implements [`Device::limit_memory`]. Data that was received before is not moved.
     pub(super) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.pool = pool.clone();
         match &mut self.state {
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Returns the file that becomes writable, if it is another one.
+    /// Returns the file that becomes writable if it is not `input`.
     pub(super) fn output(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Stream(stream) => stream.output.as_ref().map(AsFd::as_fd),
@@ -117,8 +117,8 @@ impl Connection {
         }
     }
 
-    /// Appends at most `max` frames to `batch`. Returns their number, those dropped included, and why
-    /// the connection has ended if it has.
+    /// Appends at most `max` frames to `batch`. Returns their number, including dropped ones, and the
+    /// reason if the connection has ended.
     pub(super) fn receive(
         &mut self,
         batch: &mut Vec<Packet>,
@@ -145,8 +145,8 @@ impl Connection {
         }
     }
 
-    /// Implements [`Device::transmit`]. A peer that receives nothing is no error, but the reason why
-    /// its packets are dropped: the receiving half reports its end.
+    /// Implements [`Device::transmit`]. A peer that receives nothing is not an error: its packets are
+    /// dropped, and the receiving half reports the connection's end.
     pub(super) fn transmit(&mut self, batch: &mut VecDeque<Packet>, stats: &mut FrameStats) {
         match &mut self.state {
             State::Stream(stream) if !stream.is_broken => {
@@ -160,7 +160,7 @@ impl Connection {
             }
             State::Messages(socket) => {
                 let before = batch.len();
-                // It fails only with its descriptor.
+                // A failure means that the descriptor is unusable.
                 if socket.transmit(batch).is_ok() {
                     stats.tx_frames += (before - batch.len()) as u64;
                     return;
@@ -208,7 +208,8 @@ fn shake_hands(
             Err(e) => return Err(e),
         };
         if let Some((answer, is_complete)) = handshake.receive(&bytes[..len])? {
-            // The buffer of the new connection has room for it, so that it never blocks.
+            // The empty send buffer of the new connection has room for the answer, so the write does not
+            // block.
             file.write_all(&answer)?;
             if is_complete {
                 return Ok(true);
@@ -224,7 +225,7 @@ fn receive_messages(
     stats: &mut FrameStats,
 ) -> (usize, Option<io::Error>) {
     let mut count = 0;
-    // The end of a socket is reported by the read after the last frame.
+    // The end of a socket is reported by the read after its last frame.
     while count < max {
         match socket.receive(batch, max - count) {
             Ok(0) => break,

@@ -1,10 +1,9 @@
 //! Frames as datagrams of a Unix socket: vfkit and krunkit.
 //!
-//! The socket is not connected, as the kernel would then refuse the datagrams of other senders, also
-//! when the peer has ended without a trace. The price is that the kernel does not report when a peer
-//! has room again, so that a timer repeats what did not fit. What a peer has not read yet occupies the
-//! send buffer of the one socket, so that a peer that sends nothing itself, e.g. of a virtual machine that
-//! is stopped, may have half of it.
+//! The socket is not connected, because the kernel would then refuse datagrams of other senders, even
+//! after the peer has ended. Therefore the kernel does not report when a peer has room again, and a timer
+//! repeats packets that did not fit. Unread data of all peers occupies the send buffer of the one socket,
+//! so a peer that sends nothing, e.g. a stopped virtual machine, may use only half of it.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -31,25 +30,25 @@ const GREETING: &[u8] = b"VFKT";
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Most peers of a socket.
 const PEERS_MAX: usize = 64;
-/// Datagrams that one call reads at most.
+/// Most datagrams that one call reads.
 const BUDGET: usize = 64;
 /// Most frames of a peer that wait for its device.
 const INBOX_MAX: usize = 1024;
-/// Bytes that are sent to a peer after its last frame before its share of the send buffer is checked.
+/// Bytes sent to a peer since its last frame from which on its use of the send buffer is checked.
 const UNANSWERED: usize = 256 << 10;
-/// When packets that did not fit are sent again.
+/// Time after which packets that did not fit are sent again.
 const RETRY: Duration = Duration::from_micros(500);
 
 /// The state of a peer that the listener and the peer's device share.
 struct Peer {
     address: SocketAddr,
     inbox: Mutex<VecDeque<Packet>>,
-    /// Frames of it that were dropped for lack of memory or room.
+    /// Frames of the peer that were dropped for lack of memory or room.
     dropped: AtomicU64,
     wake: OwnedFd,
-    /// The peer has closed its socket.
+    /// Whether the peer has closed its socket.
     is_gone: AtomicBool,
-    /// Bytes that were sent to it since its last frame.
+    /// Bytes that were sent to the peer since its last frame.
     unanswered: AtomicUsize,
 }
 
@@ -79,15 +78,15 @@ impl Peer {
 
     /// Returns whether no process has the peer's socket. Sends nothing.
     fn has_closed(&self, probe: &UnixDatagram) -> bool {
-        // `PermissionDenied`: it is connected to this process.
+        // `PermissionDenied` means that the socket is connected to this process.
         let error = probe.connect_addr(&self.address).err();
-        // The probe keeps no peer's socket.
+        // The probe must not stay connected to a peer.
         let _ = rustix::net::connect_unspec(probe);
         error.is_some_and(|error| is_end(&error))
     }
 }
 
-/// Returns whether an error of sending means that no process has the peer's socket.
+/// Returns whether an error of a send means that no process has the peer's socket.
 fn is_end(error: &io::Error) -> bool {
     let ends = [
         libc::ECONNREFUSED,
@@ -102,14 +101,14 @@ fn is_same(one: &SocketAddr, other: &SocketAddr) -> bool {
     one.as_pathname() == other.as_pathname() && one.as_abstract_name() == other.as_abstract_name()
 }
 
-/// A bound `SOCK_DGRAM` Unix socket on which each datagram is an Ethernet frame of one of several peers,
-/// up to 64.
+/// A bound `SOCK_DGRAM` Unix socket on which each datagram is an Ethernet frame of one of up to 64 peers.
 ///
 /// Each sender with an address is a peer; a datagram `VFKT` is not a frame. When a new peer appears, the
-/// devices of those that have closed their sockets end. Senders without an address are ignored.
+/// devices of peers that have closed their sockets end. Senders without an address are ignored.
 pub struct DatagramListener {
     socket: Arc<UnixDatagram>,
-    /// Learns whether peers have closed their sockets. It is opened before a filter of system calls forbids it.
+    /// A socket that probes whether peers have closed theirs, opened before a system call filter forbids
+    /// it.
     probe: UnixDatagram,
     mtu: u32,
     pool: Pool,
@@ -125,11 +124,11 @@ impl DatagramListener {
     /// bytes.
     ///
     /// # Errors
-    /// The error of making it non-blocking, or of opening another socket.
+    /// The error of making the socket non-blocking, or of opening another socket.
     pub fn new(socket: OwnedFd, mtu: u32) -> io::Result<Self> {
         let socket = UnixDatagram::from(socket);
         socket.set_nonblocking(true)?;
-        // The kernel limits the sizes; the defaults are enough to work.
+        // The kernel limits the sizes; the defaults suffice.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
         Ok(Self {
@@ -145,18 +144,18 @@ impl DatagramListener {
         })
     }
 
-    /// Returns the number of ignored datagrams whose senders had no address to answer to.
+    /// Returns the number of ignored datagrams whose senders have no address.
     pub fn unnamed_senders(&self) -> u64 {
         self.unnamed
     }
 
-    /// Reads datagrams, and passes frames to the devices of their peers. Returns the device of a peer
-    /// that has not sent before, or `None` after a number of datagrams, so that the caller may do
-    /// something else before the next call.
+    /// Reads datagrams, and passes frames to the devices of their peers. Returns the device of a new
+    /// peer, or `None` after a number of datagrams, so that the caller can do other work before the next
+    /// call.
     ///
     /// # Errors
     /// `WouldBlock` if there is no datagram; wait until the socket is readable. Other errors mean that
-    /// the socket is no longer usable, or that no descriptor is left now.
+    /// the socket is no longer usable, or that there is no free descriptor now.
     pub fn accept(&mut self) -> io::Result<Option<DatagramPeer>> {
         for _ in 0..BUDGET {
             self.stats.rx_calls += 1;
@@ -176,7 +175,7 @@ impl DatagramListener {
             if let Some(index) = known
                 && !self.peers[index].is_gone()
             {
-                // The peer that sends most is found first.
+                // The peer that sends most is moved to the front, where it is found first.
                 self.peers.swap(0, index);
                 self.deliver(len);
                 continue;
@@ -209,7 +208,7 @@ impl DatagramListener {
         self.peers[0].dropped.fetch_add(dropped, Ordering::Relaxed);
     }
 
-    /// Adds a peer as the first one, if there is room once those that have ended are removed.
+    /// Adds a peer as the first one if there is room, after removing peers that have ended.
     fn add_peer(&mut self, address: SocketAddr) -> io::Result<Option<DatagramPeer>> {
         let probe = &self.probe;
         self.peers.retain(|peer| {
@@ -244,7 +243,7 @@ impl AsFd for DatagramListener {
 }
 
 /// The device of one peer of a [`DatagramListener`]. It ends when the peer has closed its socket, which
-/// is noticed when a packet is sent to it, or when another peer appears.
+/// is detected when a packet is sent to it or another peer appears.
 pub struct DatagramPeer {
     socket: Arc<UnixDatagram>,
     peer: Arc<Peer>,
@@ -257,7 +256,8 @@ pub struct DatagramPeer {
 }
 
 impl DatagramPeer {
-    /// Returns `None` for an address that the operating system does not accept as a destination.
+    /// Returns a device, or `None` if the operating system does not accept the peer's address as a
+    /// destination.
     fn new(socket: Arc<UnixDatagram>, peer: Arc<Peer>, mtu: u32) -> io::Result<Option<Self>> {
         let address = match (peer.address.as_pathname(), peer.address.as_abstract_name()) {
             (Some(path), _) => SocketAddrUnix::new(path),
@@ -282,7 +282,7 @@ impl DatagramPeer {
         }))
     }
 
-    /// Returns whether the peer sends nothing while the send buffer is half full.
+    /// Returns whether the peer has sent nothing for some time and the send buffer is half full.
     fn is_stalled(&self) -> bool {
         if self.peer.unanswered.load(Ordering::Relaxed) < UNANSWERED {
             return false;
@@ -357,8 +357,8 @@ impl Device for DatagramPeer {
 /// A bound `SOCK_DGRAM` Unix socket on which each datagram is an Ethernet frame of one peer.
 ///
 /// The first sender is the peer; a datagram `VFKT` is not a frame. While the peer's socket is open,
-/// datagrams of other senders are dropped. Once it is closed, the next sender takes over. While there is
-/// no peer, packets are dropped. [`DatagramListener`] has several peers.
+/// datagrams of other senders are dropped; after it is closed, the next sender becomes the peer. Without
+/// a peer, packets are dropped. [`DatagramListener`] has several peers.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixDatagram;
@@ -372,9 +372,9 @@ pub struct FrameDatagrams {
     listener: DatagramListener,
     peer: Option<DatagramPeer>,
     events: Events,
-    /// The events of the socket in `events`.
+    /// The room events of the socket in `events`.
     room: RoomEvents,
-    /// Counters of earlier peers, and packets without a peer.
+    /// The counters of earlier peers, and of packets without a peer.
     tx_stats: TunStats,
 }
 
@@ -383,7 +383,7 @@ impl FrameDatagrams {
     /// bytes.
     ///
     /// # Errors
-    /// The error of making it non-blocking.
+    /// The error of making the socket non-blocking, or of opening another descriptor.
     pub fn new(socket: OwnedFd, mtu: u32) -> io::Result<Self> {
         let mut listener = DatagramListener::new(socket, mtu)?;
         listener.max_peers = 1;
@@ -410,7 +410,7 @@ impl FrameDatagrams {
         }
     }
 
-    /// Returns the number of ignored datagrams whose senders had no address to answer to.
+    /// Returns the number of ignored datagrams whose senders have no address.
     pub fn unnamed_senders(&self) -> u64 {
         self.listener.unnamed_senders()
     }

@@ -1,4 +1,4 @@
-//! Waiting for one of several files with one descriptor.
+//! Waiting for events of several files through one descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,22 +11,22 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// Most events that one system call fetches.
+/// Most events that one system call returns.
 const EVENTS: usize = 32;
-/// The events of a file for which room is not reported.
+/// The events of a file without those for room.
 const INPUT: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
-/// The events of a peer that sends no more, and of an error.
+/// The events of an error, and of a peer that sends no more.
 const END: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
-/// Number of calls that found room after which room is no longer reported. Bulk transfers find none again
-/// and again.
+/// Number of calls with room after which the events for room are switched off. Bulk transfers keep
+/// running out of room, and keep them on.
 const CALLS_WITH_ROOM: u8 = 32;
 
-/// A descriptor that becomes readable when one of its files does, or when one becomes writable for which
-/// [`RoomEvents`] are on.
+/// A descriptor that becomes readable when one of its files does, or when a file whose [`RoomEvents`] are
+/// on becomes writable.
 pub(crate) struct Events(OwnedFd);
 
 impl Events {
@@ -39,32 +39,32 @@ impl Events {
         self.add_with(file, 0)
     }
 
-    /// Adds a file whose events have a token.
+    /// Adds a file with a token for its events.
     pub(crate) fn add_with(&self, file: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         Ok(epoll::add(&self.0, file, EventData::new_u64(token), INPUT)?)
     }
 
-    /// Removes a file of which other descriptors may exist.
+    /// Removes a file. Needed if other descriptors of the file may exist.
     pub(crate) fn remove(&self, file: BorrowedFd<'_>) {
-        // Fails only if it is not there.
+        // Fails only if the file was not added.
         let _ = epoll::delete(&self.0, file);
     }
 
-    /// Clears the events that have occurred, so that the descriptor is not readable before the next one.
-    /// Returns whether one of them was the end of a peer.
+    /// Clears all past events, so that the descriptor becomes readable only at the next one. Returns
+    /// whether one of them was the end of a peer.
     pub(crate) fn clear(&self) -> bool {
         let mut has_end = false;
         self.take(|event| has_end |= event.is_end);
         has_end
     }
 
-    /// Clears the events that have occurred, and passes each to `on_event`.
+    /// Clears all past events, and passes each to `on_event`.
     pub(crate) fn take(&self, mut on_event: impl FnMut(FileEvent)) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             events.clear();
             let buffer = spare_capacity(&mut events);
-            // Fails only if it is interrupted; the events are then cleared by the next call.
+            // Fails only if interrupted; the next call then clears the events.
             let _ = epoll::wait(&self.0, buffer, Some(&Timespec::default()));
             for event in &events {
                 let flags = event.flags;
@@ -73,7 +73,7 @@ impl Events {
                     is_end: flags.intersects(END),
                 });
             }
-            // With fewer, there were no others.
+            // Fewer events than requested were all events.
             if events.len() < EVENTS {
                 return;
             }
@@ -85,13 +85,13 @@ impl Events {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileEvent {
     pub(crate) token: u64,
-    /// Whether its peer has ended: what it has sent may still be there.
+    /// Whether the peer has ended; data that it has sent may still be unread.
     pub(crate) is_end: bool,
 }
 
-/// Whether an [`Events`] reports room at one of its files: only while packets wait for it. The kernel
-/// reports room at a Unix socket whenever its peer has read something, which would wake the driver for each
-/// packet that it sends.
+/// Whether an [`Events`] reports room at one of its files, which it does only while packets wait. The
+/// kernel reports room at a Unix socket each time its peer has read, which would wake the driver for each
+/// packet sent.
 #[derive(Debug, Default)]
 pub(crate) struct RoomEvents {
     is_on: bool,
@@ -99,8 +99,8 @@ pub(crate) struct RoomEvents {
 }
 
 impl RoomEvents {
-    /// Switches the events after a call that has written all packets, or else is blocked. If there is room
-    /// when they are switched on, the event occurs at once.
+    /// Switches the events after a call that has written all packets or is blocked. If there is room when
+    /// they are switched on, the event occurs at once.
     pub(crate) fn update(
         &mut self,
         (events, file, token): (&Events, BorrowedFd<'_>, u64),
@@ -116,7 +116,7 @@ impl RoomEvents {
             return;
         }
         let flags = if on { INPUT | EventFlags::OUT } else { INPUT };
-        // Fails only for lack of memory, and is then tried again by the next call.
+        // Fails only for lack of memory; the next call tries again.
         let changed = epoll::modify(&events.0, file, EventData::new_u64(token), flags);
         if changed.is_ok() {
             self.is_on = on;
@@ -135,13 +135,13 @@ pub(crate) fn wake_file() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Makes an event of the file.
+/// Makes the file readable.
 pub(crate) fn wake(file: BorrowedFd<'_>) {
-    // Fails only if it has been woken 2^64 times.
+    // Fails only after 2^64 - 1 wake-ups, when the file is readable anyway.
     let _ = rustix::io::write(file, &1u64.to_ne_bytes());
 }
 
-/// A file that becomes readable at a time.
+/// A file that becomes readable at a set time.
 pub(super) struct Timer(OwnedFd);
 
 impl Timer {
@@ -150,7 +150,7 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Lets the file become readable after `delay`, and not at the time that was set before.
+    /// Makes the file readable after `delay`, instead of at the time set before.
     pub(super) fn set(&self, delay: Duration) {
         let none = Timespec::default();
         let value = Itimerspec {

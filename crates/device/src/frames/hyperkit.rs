@@ -1,5 +1,5 @@
-//! The handshake of HyperKit and VPNKit: a hello, which is echoed, and a command, which is answered
-//! with the settings of the guest's interface.
+//! The handshake of HyperKit and VPNKit: a hello that is echoed, and a command that is answered with the
+//! settings of the guest's interface.
 
 use std::io;
 
@@ -13,8 +13,7 @@ const REPLY_LEN: usize = 258;
 const REPLY_INTERFACE: u8 = 1;
 const ETHERNET_HEADER_LEN: u16 = 14;
 
-/// A handshake in progress. It reads exactly the bytes that belong to it, so that none of the
-/// frames behind it is read.
+/// A handshake in progress, which reads exactly its own bytes and none of the following frames.
 #[derive(Debug)]
 pub(super) struct Handshake {
     guest_mac: [u8; 6],
@@ -33,7 +32,7 @@ impl Handshake {
         }
     }
 
-    /// Returns the number of bytes that the message being received still needs; at least 1.
+    /// Returns the number of bytes missing from the current message, at least 1.
     pub(super) fn wanted(&self) -> usize {
         self.len() - self.received.len()
     }
@@ -46,8 +45,8 @@ impl Handshake {
         }
     }
 
-    /// Processes received bytes, [`wanted`](Self::wanted) at most. Returns the answer once a message is
-    /// whole, and whether the handshake is complete with it.
+    /// Processes received bytes, at most [`wanted`](Self::wanted). Returns the answer when a message is
+    /// complete, and whether that completes the handshake.
     ///
     /// # Errors
     /// `InvalidData` for messages of another protocol.

@@ -22,12 +22,11 @@ impl LengthField {
         }
     }
 
-    /// Returns the length of the frame that `bytes` begin with, or `None` if its length field is
-    /// incomplete.
+    /// Returns the length of the first frame in `bytes`, or `None` if its length field is incomplete.
     ///
     /// # Errors
-    /// `InvalidData` if no frame has this length: the bytes are not what they should be, and where
-    /// the next frame begins is unknown.
+    /// `InvalidData` if no frame can have this length: the stream is corrupt, and the start of the next
+    /// frame is unknown.
     pub(super) fn parse(self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let length = match self {
             Self::Be32 => bytes.first_chunk().map(|b| u32::from_be_bytes(*b)),
@@ -48,8 +47,8 @@ impl LengthField {
         ))
     }
 
-    /// Returns the field before a frame of `length` bytes, in the first [`size`](Self::size) bytes of
-    /// the array; `None` if the field cannot express it.
+    /// Returns the field before a frame of `length` bytes, in the first [`size`](Self::size) bytes of the
+    /// array, or `None` if the field cannot express the length.
     pub(super) fn emit(self, length: usize) -> Option<[u8; 4]> {
         match self {
             Self::Be32 => Some(u32::try_from(length).ok()?.to_be_bytes()),
@@ -61,11 +60,12 @@ impl LengthField {
     }
 }
 
-/// Returns the number of bytes of the whole frames that `bytes` begin with, length fields included.
+/// Returns the number of bytes in the complete frames at the beginning of `bytes`, including their length
+/// fields.
 ///
 /// # Errors
-/// That of [`LengthField::parse`], unless whole frames precede the invalid length: it is then found
-/// by the next call, at the beginning.
+/// The error of [`LengthField::parse`], unless complete frames precede the invalid length; the next call
+/// then reports it.
 pub(super) fn whole_frames(field: LengthField, bytes: &[u8]) -> io::Result<usize> {
     let mut end = 0;
     loop {

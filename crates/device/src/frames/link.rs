@@ -17,23 +17,23 @@ use crate::{Caps, Device, DeviceCounters, LogLimit};
 
 /// Most connections that wait in a [`FrameAttachment`].
 const WAITING_MAX: usize = 16;
-/// When a connection is accepted again that could not be, e.g. for lack of descriptors.
+/// Pause after a failed `accept`, e.g. for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// The log lines about connections that end for a reason, of all links.
+/// The limit of the log lines about connections that have failed, for all links.
 static CLOSED: LogLimit = LogLimit::new();
-/// The log lines about connections that cannot be accepted or used.
+/// The limit of the log lines about connections that cannot be accepted or used.
 static UNUSABLE: LogLimit = LogLimit::new();
 
-/// A virtual machine that begins or ends to use a link.
+/// A notification that a virtual machine starts or stops using a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerEvent {
-    /// It has sent its first frame.
+    /// The virtual machine has sent its first frame.
     Connected {
         /// The Ethernet address from which the frame came.
         mac: [u8; 6],
     },
-    /// Its connection has ended.
+    /// The connection of the virtual machine has ended.
     Disconnected {
         /// The Ethernet address of its first frame, if it sent any.
         mac: Option<[u8; 6]>,
@@ -42,9 +42,9 @@ pub enum PeerEvent {
 
 /// A link to one virtual machine at a time.
 ///
-/// While no virtual machine is connected, packets to it are dropped, as on a link without a carrier.
-/// The next connection takes over where the last one ended: TCP connections of the stack go on
-/// with the virtual machine that has their address. A frame of impossible length ends its connection.
+/// While no virtual machine is connected, packets to it are dropped, as on a link without a carrier. The
+/// next connection continues the link: TCP connections of the stack continue with the virtual machine
+/// that has their address. A frame of impossible length ends its connection.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixListener;
@@ -57,47 +57,46 @@ pub enum PeerEvent {
 /// ```
 pub struct FrameLink {
     mtu: u32,
-    /// The memory of all connections.
+    /// The memory pool of all connections.
     pool: Pool,
     /// The limit of a connection's own buffers, bytes.
     max_bytes: usize,
-    /// `None` with one connection, whose socket is polled itself.
+    /// `None` for a link over one connection, whose own socket is polled.
     events: Option<Events>,
     listeners: Vec<(OwnedFd, Framing)>,
-    /// Exists with the first listener: later there may be no descriptor for it.
+    /// A timer that is created with the first listener: later there may be no descriptor for it.
     accept_retry: Option<Timer>,
     attachments: Option<Arc<Attachments>>,
     connection: Option<Connection>,
-    /// The events of the connection in `events`.
+    /// The room events of the connection in `events`.
     room: RoomEvents,
-    /// Whether `events` have reported the end of the connection, which may follow frames.
+    /// Whether `events` have reported the end of the connection, before which frames may be unread.
     has_ended: bool,
     /// The Ethernet address of the connection's first frame.
     peer_mac: Option<[u8; 6]>,
     ends_with_peer: bool,
-    /// Why the device has ended.
+    /// The reason why the device has ended.
     ended: Option<io::Error>,
     stats: FrameStats,
     on_peer: Option<Box<dyn FnMut(PeerEvent) + Send>>,
 }
 
-/// Connections that were made elsewhere and wait for their turn.
+/// Connections that were made elsewhere and wait to become the link's connection.
 struct Attachments {
     waiting: Mutex<VecDeque<(OwnedFd, Framing)>>,
     wake: OwnedFd,
 }
 
-/// Hands connections that were accepted elsewhere over to a [`FrameLink`]. Clones refer to the same
-/// link.
+/// A handle that passes connections accepted elsewhere to a [`FrameLink`]. Clones refer to the same link.
 #[derive(Clone)]
 pub struct FrameAttachment(Arc<Attachments>);
 
 impl FrameAttachment {
-    /// Hands a connected socket over. It becomes the link's connection when those before it have
+    /// Passes a connected socket to the link. It becomes the link's connection when the earlier ones have
     /// ended.
     ///
     /// # Errors
-    /// `QuotaExceeded` if 16 connections wait already.
+    /// `QuotaExceeded` if 16 connections are already waiting.
     pub fn attach(&self, socket: OwnedFd, framing: Framing) -> io::Result<()> {
         let mut waiting = self.0.waiting.lock();
         if waiting.len() >= WAITING_MAX {
@@ -126,7 +125,7 @@ impl FrameLink {
         ))
     }
 
-    /// Returns a link over one connected socket; it ends with the connection.
+    /// Returns a link over one connected socket, which ends with the connection.
     ///
     /// # Errors
     /// The error of making the socket non-blocking.
@@ -138,7 +137,7 @@ impl FrameLink {
         Ok(link)
     }
 
-    /// Returns a link over two pipes, e.g. standard input and output; it ends with `input`.
+    /// Returns a link over two pipes, e.g. standard input and output, which ends with `input`.
     ///
     /// # Errors
     /// `InvalidInput` for a framing that is not [`Framing::Plain`] or [`Framing::Qemu`], or the error
@@ -180,8 +179,8 @@ impl FrameLink {
         }
     }
 
-    /// Accepts the connections of a listening socket, one after another: the next one waits until the
-    /// last one has ended.
+    /// Accepts connections of a listening socket, one after another: the next connection waits until the
+    /// previous one has ended.
     ///
     /// # Errors
     /// `InvalidInput` for a link over one connection, or the error of the operating system.
@@ -197,7 +196,7 @@ impl FrameLink {
         Ok(())
     }
 
-    /// Returns a handle that hands connections over to this link.
+    /// Returns a handle that passes connections to this link.
     ///
     /// # Errors
     /// `InvalidInput` for a link over one connection, or the error of the operating system.
@@ -223,14 +222,14 @@ impl FrameLink {
         })
     }
 
-    /// Lets the device end with its first connection.
+    /// Makes the device end with its first connection.
     #[must_use]
     pub fn end_with_peer(mut self) -> Self {
         self.ends_with_peer = true;
         self
     }
 
-    /// Calls `callback` at each [`PeerEvent`]. It is called while the stack is locked, and must not
+    /// Calls `callback` at each [`PeerEvent`]. The callback runs while the stack is locked, and must not
     /// use the stack or block.
     #[must_use]
     pub fn on_peer(mut self, callback: impl FnMut(PeerEvent) + Send + 'static) -> Self {
@@ -249,7 +248,7 @@ impl FrameLink {
         }
     }
 
-    /// Makes the next connection the current one. Returns whether there is one.
+    /// Makes the next connection the current one. Returns `false` if none waits.
     fn accept(&mut self) -> bool {
         while let Some((socket, framing)) = self.next_socket() {
             let parts = (self.mtu, &self.pool);
@@ -265,7 +264,7 @@ impl FrameLink {
                     self.stats.connections += 1;
                     self.connection = Some(connection);
                     self.room = RoomEvents::default();
-                    // It is read to its last frame now.
+                    // The connection is read completely now, as it may have ended before.
                     self.has_ended = true;
                     self.peer_mac = None;
                     return true;
@@ -291,7 +290,7 @@ impl FrameLink {
             loop {
                 match accept_with(listener, flags) {
                     Ok(socket) => return Some((socket, *framing)),
-                    // The client has closed its connection already.
+                    // The client has already closed its connection.
                     Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                     Err(rustix::io::Errno::AGAIN) => return None,
                     Err(error) => {
@@ -300,7 +299,7 @@ impl FrameLink {
                                 "cannot accept the connection of a guest: {error}; it is tried again"
                             )
                         });
-                        // The listener, whose client still waits, reports no further event.
+                        // The listener reports no further event for a client that still waits.
                         if let Some(timer) = &self.accept_retry {
                             timer.set(ACCEPT_RETRY);
                         }
@@ -311,7 +310,7 @@ impl FrameLink {
         })
     }
 
-    /// Closes the connection, which has ended for `reason`.
+    /// Closes the connection because of `reason`.
     fn close(&mut self, reason: io::Error) {
         self.connection = None;
         if reason.kind() == io::ErrorKind::InvalidData {
@@ -333,12 +332,12 @@ fn add_connection(events: &Events, connection: &Connection) -> io::Result<()> {
     if let Some(output) = connection.output() {
         events.add(output)?;
     }
-    // It is writable, and what it has received is read next.
+    // The new connection is writable, and its received data is read next.
     events.clear();
     Ok(())
 }
 
-/// Returns the source address of an unparsed frame.
+/// Returns the source Ethernet address of an unparsed frame.
 fn source(packet: &Packet) -> Option<[u8; 6]> {
     let frame = packet.payload.slices().first()?;
     frame.as_slice().get(6..12)?.try_into().ok()
@@ -347,7 +346,7 @@ fn source(packet: &Packet) -> Option<[u8; 6]> {
 impl Device for FrameLink {
     fn caps(&self) -> Caps {
         Caps {
-            // The writer segments for peers that do not receive super-segments.
+            // The writer segments super-segments for peers that do not accept them.
             uso: false,
             ..Caps::offloading(Link::Ethernet, self.mtu)
         }
@@ -377,7 +376,7 @@ impl Device for FrameLink {
                 if count == 0 {
                     return Err(io::Error::new(reason.kind(), reason.to_string()));
                 }
-                // Requests another call, which returns the error.
+                // A full result makes the caller call again, which then returns the error.
                 return Ok(max);
             }
             if self.connection.is_none() && !self.accept() {

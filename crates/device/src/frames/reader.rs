@@ -1,4 +1,4 @@
-//! Receive path of a stream: reads into pool memory, and splits it into frames.
+//! The receive path of a stream, which reads into pool memory and splits the data into frames.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use fullsend_wire::numbers::ethertype;
 use super::length::{LengthField, whole_frames};
 use super::{FRAME_MAX, FrameStats, LINK_HEADER_MAX};
 
-/// Bytes that one call reads at most: four super-segments.
+/// Most bytes that one call reads: four super-segments.
 const READ_LEN: usize = 256 << 10;
-/// Most bytes that are copied to memory of their size, so that a few small packets that a slow reader
-/// keeps do not pin a whole [`READ_LEN`].
+/// Most bytes that are copied to memory of their size, so that a few small packets of a slow reader do
+/// not pin a whole [`READ_LEN`].
 const COPY_BREAK: usize = 16 << 10;
 /// The shortest IP and TCP headers of a super-segment with timestamps, IPv4 and IPv6.
 const HEADERS: [u32; 2] = [52, 72];
@@ -23,9 +23,9 @@ pub(super) struct StreamReader {
     field: LengthField,
     mtu: u32,
     pool: Pool,
-    /// The bytes read of a frame that is not whole yet; never full.
+    /// The bytes read of an incomplete frame; the buffer is never full.
     buffer: WriteBuf,
-    /// Whole frames that were read and not delivered yet.
+    /// Complete frames that are not delivered yet.
     frames: Option<Slice>,
     has_super_segments: bool,
 }
@@ -42,7 +42,7 @@ impl StreamReader {
         }
     }
 
-    /// Allocates from another pool from now on.
+    /// Replaces the pool for later allocations.
     pub(super) fn set_pool(&mut self, pool: &Pool) {
         self.pool = pool.clone();
     }
@@ -52,8 +52,8 @@ impl StreamReader {
         self.has_super_segments
     }
 
-    /// Appends at most `max` frames to `batch`. Returns their number, those dropped included, and why
-    /// the connection has ended if it has.
+    /// Appends at most `max` frames to `batch`. Returns their number, including dropped ones, and the
+    /// reason if the connection has ended.
     pub(super) fn receive(
         &mut self,
         file: &File,
@@ -63,7 +63,7 @@ impl StreamReader {
     ) -> (usize, Option<io::Error>) {
         let mut count = 0;
         loop {
-            // Without memory, a read may have delivered more than `max`.
+            // Without memory, a read may deliver more than `max` frames.
             count += self.deliver(batch, max.saturating_sub(count), stats);
             if count >= max {
                 return (count, None);
@@ -78,8 +78,8 @@ impl StreamReader {
                 Ok(whole) => count += self.take_frames(whole, batch, stats),
                 Err(error) => return (count, Some(error)),
             }
-            // The stream is empty (epoll(7)), and no frame waits for its end. Its own end may be next: who has
-            // an event for that calls again while there are frames.
+            // The stream is empty (epoll(7)) and no frame is incomplete. The stream's end may be next: a
+            // caller with an event for it calls again while there are frames.
             if had_room && self.buffer.is_empty() {
                 count += self.deliver(batch, max.saturating_sub(count), stats);
                 return (count, None);
@@ -87,8 +87,8 @@ impl StreamReader {
         }
     }
 
-    /// Reads once. Returns the number of bytes for which the buffer still has room, or `None` if there was
-    /// nothing to read.
+    /// Reads once. Returns the number of bytes left in the buffer, or `None` if there was nothing to
+    /// read.
     fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<Option<usize>> {
         loop {
             stats.rx_calls += 1;
@@ -111,8 +111,8 @@ impl StreamReader {
         }
     }
 
-    /// Takes `whole` bytes of whole frames from the buffer. Returns the number of frames that were
-    /// delivered at once, because there was no memory to keep them.
+    /// Removes `whole` bytes of complete frames from the buffer. Returns the number of frames that were
+    /// delivered at once for lack of memory to keep them.
     fn take_frames(
         &mut self,
         whole: usize,
@@ -139,21 +139,21 @@ impl StreamReader {
         count
     }
 
-    /// Returns an empty buffer for `len` bytes, unless the memory of the pool is short.
+    /// Returns an empty buffer for `len` bytes, or `None` if the pool is short of memory.
     fn allocate(&self, len: usize) -> Option<WriteBuf> {
         let buffer = self.pool.try_alloc(len)?;
         (buffer.capacity() >= len && !self.pool.is_under_pressure()).then_some(buffer)
     }
 
-    /// Removes the first `len` bytes of the buffer. What remains is less than a frame.
+    /// Removes the first `len` bytes of the buffer, which leaves less than a frame.
     fn discard(&mut self, len: usize) {
         let rest = self.buffer.filled()[len..].to_vec();
         self.buffer.clear();
         self.buffer.write(&rest);
     }
 
-    /// Copies each frame into memory of its own: the buffer must stay here, since no other can be
-    /// allocated. A frame for which the pool's reserve has no block is dropped.
+    /// Copies each frame to its own memory: the buffer must be kept, as no other can be allocated. A
+    /// frame for which the pool's reserve has no block is dropped.
     fn copy_frames(
         &mut self,
         whole: usize,
@@ -180,7 +180,7 @@ impl StreamReader {
         count
     }
 
-    /// Appends at most `max` of the frames that were read. Returns their number.
+    /// Appends at most `max` of the kept frames. Returns their number.
     fn deliver(&mut self, batch: &mut Vec<Packet>, max: usize, stats: &mut FrameStats) -> usize {
         let Some(frames) = &mut self.frames else {
             return 0;
@@ -207,8 +207,8 @@ fn is_super_segment(frame: &[u8], mtu: u32) -> bool {
     frame.len() > mtu as usize + LINK_HEADER_MAX
 }
 
-/// Returns a frame as an unparsed packet. Nothing marks where the segments of a super-segment began;
-/// they are assumed to have filled the MTU, so that it is acknowledged as that many.
+/// Returns a frame as an unparsed packet. The frame does not contain the size of a super-segment's
+/// segments, which are assumed to have filled the MTU, so that it is acknowledged as that many.
 fn packet(frame: Slice, mtu: u32) -> Packet {
     let kind = match frame.get(12..14) {
         _ if !is_super_segment(&frame, mtu) => GsoKind::None,
@@ -232,5 +232,5 @@ fn packet(frame: Slice, mtu: u32) -> Packet {
     packet
 }
 
-// A read finds room behind a part of a frame.
+// A read always finds room after an incomplete frame.
 const _: () = assert!(READ_LEN > FRAME_MAX + 4);

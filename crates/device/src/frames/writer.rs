@@ -1,4 +1,4 @@
-//! Transmit path of a stream: many frames in one `writev`.
+//! The transmit path of a stream, which sends many frames in one `writev`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,30 +10,30 @@ use smallvec::SmallVec;
 use super::FrameStats;
 use super::length::LengthField;
 
-/// Frames that are prepared at most before they are written, beside those of one more packet.
+/// Number of prepared frames at which no further packet is prepared before they are written.
 const PREPARED: usize = 128;
-/// Pieces of one `writev`; the kernel accepts 1024.
+/// Most pieces of one `writev`; the kernel accepts 1024.
 const MAX_PIECES: usize = 512;
-/// Most pieces of a frame; a frame with more is copied.
+/// Number of pieces from which on a frame is copied.
 const FRAME_PIECES: usize = 128;
 
-/// A frame as it is written.
+/// A frame in its written form.
 struct Frame {
     field: [u8; 4],
     packet: Packet,
-    /// Whether it is the last one of a packet of the batch.
+    /// Whether the frame is the last of its packet in the batch.
     is_last: bool,
 }
 
 /// The sending half of a stream.
 pub(super) struct StreamWriter {
     field: LengthField,
-    /// The frames of the first packets of the batch.
+    /// The frames of the first packets in the batch.
     frames: VecDeque<Frame>,
-    /// The number of these packets. They stay in the batch until they are written, so that the driver
-    /// waits for room.
+    /// The number of packets at the front of the batch whose frames are prepared. They stay in the batch
+    /// until they are written, so that the driver waits for room.
     prepared: usize,
-    /// Bytes of the first frame, its length field included, that were written.
+    /// Bytes of the first frame, including its length field, that are written.
     written: usize,
     segments: Vec<Packet>,
 }
@@ -49,11 +49,11 @@ impl StreamWriter {
         }
     }
 
-    /// Implements [`Device::transmit`](crate::Device::transmit). `whole`: whether super-segments are sent
-    /// as they are. The packets that a call leaves must be the first ones of the next call.
+    /// Implements [`Device::transmit`](crate::Device::transmit). With `whole`, super-segments are not
+    /// segmented. Packets that a call leaves must come first in the next call.
     ///
     /// # Errors
-    /// The connection has failed.
+    /// An error means that the connection has failed.
     pub(super) fn transmit(
         &mut self,
         file: &File,
@@ -72,7 +72,7 @@ impl StreamWriter {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(len) => self.on_written(len, batch, stats),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // The kernel has no memory now: the next packets are sent with these.
+                // The kernel has no memory now; the data is sent together with the next packets.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -80,7 +80,7 @@ impl StreamWriter {
         }
     }
 
-    /// Makes frames of packets of the batch.
+    /// Prepares the frames of packets in the batch.
     fn prepare(&mut self, batch: &mut VecDeque<Packet>, whole: bool, stats: &mut FrameStats) {
         while self.frames.len() < PREPARED
             && let Some(packet) = batch.get(self.prepared)
@@ -103,7 +103,7 @@ impl StreamWriter {
                 }
             }
             if self.frames.len() == before {
-                // Malformed, or longer than the length field can express.
+                // The packet is malformed, or longer than the length field can express.
                 stats.tx_dropped += 1;
                 batch.remove(self.prepared);
                 continue;
@@ -136,7 +136,7 @@ impl StreamWriter {
         pieces
     }
 
-    /// Removes what was written, and the packets of which it was the last part.
+    /// Removes the written frames, and the packets whose last frame is written.
     fn on_written(&mut self, len: usize, batch: &mut VecDeque<Packet>, stats: &mut FrameStats) {
         self.written += len;
         while let Some(frame) = self.frames.front() {
@@ -155,7 +155,7 @@ impl StreamWriter {
     }
 }
 
-/// Returns the packet with its payload in one piece if it has many.
+/// Returns the packet, with its payload copied into one piece if it has many.
 fn with_few_pieces(mut packet: Packet) -> Packet {
     if packet.payload.slices().len() >= FRAME_PIECES {
         let mut bytes = vec![0; packet.payload.len()];

@@ -7,21 +7,21 @@ use fullsend_wire::extension;
 use fullsend_wire::numbers::{ethertype, protocol};
 use smallvec::SmallVec;
 
-/// Bytes of a frame that are inspected: the headers of a DHCP message up to its Ethernet address.
+/// Number of bytes of a frame that are inspected: up to the Ethernet address in a DHCP message.
 const INSPECTED: usize = 128;
 /// The port of DHCP servers, and the offset of the client's Ethernet address in a message.
 const DHCP_SERVER: u16 = 67;
 const DHCP_MAC_AT: usize = 28;
-/// ICMPv6's router solicitation, neighbor solicitation and advertisement, and the offset of the target of
-/// the latter two.
+/// The types of ICMPv6's router solicitation, neighbor solicitation and advertisement, and the offset of
+/// the target in the latter two.
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOR_SOLICITATION: u8 = 135;
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const TARGET_AT: usize = 8;
-/// The options with the Ethernet address of the source and of the target (RFC 4861 4.6.1).
+/// The options for the Ethernet addresses of the source and of the target (RFC 4861 4.6.1).
 const LINK_ADDRESS_OPTIONS: [u8; 2] = [1, 2];
-/// EtherTypes below this are the lengths of frames of IEEE 802.3; the first bytes of such a frame whose
-/// EtherType follows in a header of SNAP.
+/// Values below this are lengths of IEEE 802.3 frames, and not EtherTypes. The first bytes of such a
+/// frame whose EtherType follows in a SNAP header.
 const ETHERTYPE_MIN: u16 = 0x600;
 const SNAP: [u8; 2] = [0xaa, 0xaa];
 const VLAN_TAGS: [u16; 2] = [ethertype::VLAN, ethertype::QINQ];
@@ -31,18 +31,18 @@ const VLAN_TAGS: [u16; 2] = [ethertype::VLAN, ethertype::QINQ];
 pub(super) struct Claims {
     pub(super) dst: [u8; 6],
     pub(super) src: [u8; 6],
-    /// The source of IP, the sender of ARP, and the target of a neighbor advertisement. Unspecified
-    /// addresses are none.
+    /// The source of IP, the sender of ARP, and the target of a neighbor advertisement; `None` for
+    /// unspecified addresses.
     pub(super) addresses: [Option<IpAddr>; 2],
-    /// The address that the sender is about to use if no other host has it: the target of an ARP probe
-    /// (RFC 5227), or of duplicate address detection (RFC 4862).
+    /// The address that the sender will use if no other host has it: the target of an ARP probe (RFC
+    /// 5227), or of duplicate address detection (RFC 4862).
     pub(super) probed: Option<IpAddr>,
-    /// The Ethernet address of the client in a message to a DHCP server, if it is not the sender's: that of a
+    /// The client's Ethernet address in a message to a DHCP server, if it is not the sender's: that of a
     /// station behind the guest, whose frames have the guest's address, e.g. on a wireless bridge.
     pub(super) client: Option<[u8; 6]>,
 }
 
-/// Returns whether an Ethernet address is that of a group, or of all hosts.
+/// Returns whether an Ethernet address belongs to a group or to all hosts.
 pub(super) const fn is_group(mac: [u8; 6]) -> bool {
     mac[0] & 1 != 0
 }
@@ -53,8 +53,8 @@ pub(super) fn is_of_link(mac: [u8; 6]) -> bool {
 }
 
 impl Claims {
-    /// Returns the claims of a packet in the form of a device. `None` if its sender cannot be
-    /// determined, or contradicts itself.
+    /// Returns the claims of a packet in the form of a device, or `None` if its sender cannot be
+    /// determined or contradicts itself.
     pub(super) fn of_packet(packet: &Packet) -> Option<Self> {
         let mut pieces = packet.slices();
         let first = pieces.next()?;
@@ -69,7 +69,7 @@ impl Claims {
         Self::parse(&head)
     }
 
-    /// Returns the claims of a frame, of which the first bytes suffice.
+    /// Returns the claims of a frame, of which the first [`INSPECTED`] bytes suffice.
     pub(super) fn parse(frame: &[u8]) -> Option<Self> {
         let dst = *frame.first_chunk()?;
         let src = *frame.get(6..)?.first_chunk()?;
@@ -86,7 +86,7 @@ impl Claims {
             }
             ethertype::ARP => of_arp(payload, src)?,
             ethertype::IPV6 => of_ipv6(payload, src)?,
-            // The addresses of a tagged frame, and of one with SNAP, are not known.
+            // The addresses in a frame with a VLAN tag or a SNAP header are not parsed.
             kind if VLAN_TAGS.contains(&kind) => return None,
             ..ETHERTYPE_MIN if payload.get(..2) == Some(&SNAP) => return None,
             _ => ([None, None], None),
@@ -101,7 +101,7 @@ impl Claims {
     }
 }
 
-/// The addresses of a packet as [`Claims`] has them, and the probed one.
+/// The `addresses` and the `probed` address of [`Claims`].
 type Addresses = ([Option<IpAddr>; 2], Option<IpAddr>);
 
 /// Returns an address unless it is unspecified.
@@ -123,7 +123,8 @@ fn ipv6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
     Some(octets.into())
 }
 
-/// Returns the source of a packet, if it is specified. `None` if it cannot be one.
+/// Returns the source of a packet, `Some(None)` if it is unspecified, or `None` if it is not a valid
+/// source.
 #[allow(clippy::option_option, reason = "the outer one is the validity")]
 fn of_ipv4(packet: &[u8]) -> Option<Option<IpAddr>> {
     let source = ipv4_at(packet, 12)?;
@@ -131,12 +132,12 @@ fn of_ipv4(packet: &[u8]) -> Option<Option<IpAddr>> {
     (!is_group).then_some(specified(source))
 }
 
-/// Returns the Ethernet address of the client in a message to a DHCP server, or `Some(None)` for another
-/// packet. `None` if it is not one, or not within the first fragment alone.
+/// Returns the client's Ethernet address in a message to a DHCP server, `Some(None)` for other packets,
+/// or `None` if it is invalid or not within the first fragment.
 #[allow(clippy::option_option, reason = "the outer one is the validity")]
 fn dhcp_client(packet: &[u8]) -> Option<Option<[u8; 6]>> {
     let fragment = be16(packet, 6)?;
-    // The port is in the first fragment.
+    // Only the first fragment contains the port.
     if *packet.get(9)? != protocol::UDP || fragment & 0x1fff != 0 {
         return Some(None);
     }
@@ -151,7 +152,7 @@ fn dhcp_client(packet: &[u8]) -> Option<Option<[u8; 6]>> {
 }
 
 fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
-    // Ethernet and IPv4.
+    // The hardware must be Ethernet, and the protocol IPv4.
     if packet.get(..6)? != [0, 1, 8, 0, 6, 4] || packet.get(8..14)? != src {
         return None;
     }
@@ -159,7 +160,7 @@ fn of_arp(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
     if sender.is_multicast() || sender.is_broadcast() {
         return None;
     }
-    // RFC 5227 2.1.1: a probe has no sender.
+    // A probe has no sender address (RFC 5227 2.1.1).
     let (sender, target) = (specified(sender), ipv4_at(packet, 24)?);
     let probed = specified(target).filter(|_| sender.is_none());
     Some(([sender, None], probed))
@@ -181,7 +182,7 @@ fn of_ipv6(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
         NEIGHBOR_SOLICITATION | NEIGHBOR_ADVERTISEMENT => TARGET_AT + 16,
         _ => return Some(([source, None], None)),
     };
-    // Without the padding of the frame. All of it must be there, as each option counts.
+    // The padding of the frame is cut off. The whole message must be there, as each option counts.
     let len = usize::from(be16(packet, 4)?);
     let message = packet.get(at..40 + len)?;
     if !has_own_link_address(message.get(options_at..)?, src)? {
@@ -197,8 +198,8 @@ fn of_ipv6(packet: &[u8], src: [u8; 6]) -> Option<Addresses> {
     })
 }
 
-/// Returns whether the Ethernet addresses in options of neighbor discovery are that of the sender, to
-/// which the receiver would otherwise send what is meant for another guest. `None` if they are malformed.
+/// Returns whether the Ethernet addresses in neighbor discovery options are the sender's; otherwise the
+/// receiver would send another guest's packets there. `None` if the options are malformed.
 fn has_own_link_address(mut options: &[u8], src: [u8; 6]) -> Option<bool> {
     while let Some(&kind) = options.first() {
         let len = usize::from(*options.get(1)?) * 8;
@@ -211,8 +212,8 @@ fn has_own_link_address(mut options: &[u8], src: [u8; 6]) -> Option<bool> {
     Some(true)
 }
 
-/// Returns the protocol above the extension headers of an IPv6 packet and its offset, which a fragment
-/// other than the first has not. `None` if it is not within the bytes that are inspected.
+/// Returns the protocol after the extension headers of an IPv6 packet and its offset, which only the
+/// first fragment has. `None` if it is not within the inspected bytes.
 fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
     let (mut next, mut at) = (*packet.get(6)?, 40);
     loop {
@@ -222,8 +223,8 @@ fn upper_layer(packet: &[u8]) -> Option<(u8, Option<usize>)> {
                 next = header[0];
                 at += (usize::from(header[1]) + 1) * 8;
             }
-            // RFC 6980: hosts ignore fragments with messages of neighbor discovery, but older ones do not.
-            // The first fragment has all headers (RFC 7112).
+            // Hosts ignore fragmented neighbor discovery messages (RFC 6980), but older ones do not. The
+            // first fragment has all headers (RFC 7112).
             protocol::FRAGMENT => {
                 let header: [u8; 4] = *packet.get(at..)?.first_chunk()?;
                 let offset = be16(&header, 2)? >> 3;
@@ -247,7 +248,7 @@ pub fn fuzz_claims(frame: &[u8]) {
     if frame.len() <= INSPECTED {
         assert_eq!(Claims::of_packet(&packet), claims);
     } else {
-        // The bytes behind the inspected ones change nothing where those suffice.
+        // If the inspected bytes suffice, the later ones must change nothing.
         let of_head = Claims::parse(head);
         assert!(of_head.is_none() || of_head == claims);
     }

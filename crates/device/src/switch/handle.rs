@@ -1,4 +1,4 @@
-//! The access to a switch that a stack owns.
+//! Access to a switch that a stack owns.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,9 +23,9 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) table: Table,
     pub(super) stats: SwitchStats,
-    /// Devices that become ports when the switch is used next.
+    /// Devices that become ports when the switch is next used.
     pub(super) attached: VecDeque<(PortId, Box<dyn Device>)>,
-    /// Ports, those of `attached` included.
+    /// The number of ports, including the devices in `attached`.
     pub(super) ports: usize,
     last_id: u64,
     is_closed: bool,
@@ -46,7 +46,7 @@ impl Shared {
         })
     }
 
-    /// The file that [`wake`](Self::wake) makes readable.
+    /// Returns the file that [`wake`](Self::wake) makes readable.
     pub(super) fn wake_file(&self) -> &OwnedFd {
         &self.wake
     }
@@ -55,7 +55,7 @@ impl Shared {
         wake(self.wake.as_fd());
     }
 
-    /// Drops the devices that wait, and refuses others.
+    /// Drops the waiting devices, and refuses further ones.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -65,13 +65,13 @@ impl Shared {
     }
 }
 
-/// Changes and inspects a [`Switch`](super::Switch). Clones refer to the same one.
+/// A handle that changes and inspects a [`Switch`](super::Switch). Clones refer to the same switch.
 #[derive(Clone)]
 pub struct SwitchHandle(pub(super) Arc<Shared>);
 
 impl SwitchHandle {
-    /// Adds a port for a guest's device, at the latest when the switch is used next. The port is removed
-    /// when the device fails.
+    /// Adds a port for a guest's device, which works at the latest when the switch is next used. The port
+    /// is removed when the device fails.
     ///
     /// # Errors
     /// `QuotaExceeded` if there are 64 ports, `NotConnected` after the stack has stopped.
@@ -103,25 +103,25 @@ impl SwitchHandle {
         self.0.state.lock().ports
     }
 
-    /// Returns the port whose guest may use an IP address, if one has used it.
+    /// Returns the port whose guest has used an IP address and may use it.
     pub fn port_of_address(&self, address: IpAddr) -> Option<PortId> {
         self.0.state.lock().table.port_of_ip(address)
     }
 
-    /// Returns the port whose guest may use an Ethernet address, if one has used it.
+    /// Returns the port whose guest has used an Ethernet address and may use it.
     pub fn port_of_mac(&self, mac: [u8; 6]) -> Option<PortId> {
         self.0.state.lock().table.port_of_mac(mac)
     }
 
-    /// Lets only the guest with an Ethernet address use an IP address, for `time`. Another guest that
-    /// uses it loses it.
+    /// Reserves an IP address for the guest with an Ethernet address, for `time`. Another guest that uses
+    /// the IP address loses it.
     pub fn lease(&self, address: IpAddr, mac: [u8; 6], time: Duration) {
         let now = now();
         let until = now.checked_add(time).unwrap_or(now);
         self.0.state.lock().table.lease(now, address, mac, until);
     }
 
-    /// Ends what [`lease`](Self::lease) began.
+    /// Ends the reservation of [`lease`](Self::lease).
     pub fn end_lease(&self, address: IpAddr) {
         self.0.state.lock().table.end_lease(address);
     }

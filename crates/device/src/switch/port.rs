@@ -1,4 +1,4 @@
-//! One guest's port: its device, and the packets that wait for it.
+//! The port of one guest: its device, and the packets that wait for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,21 +15,21 @@ use super::handle::Shared;
 use crate::frames::{Events, RoomEvents};
 use crate::{Caps, Device};
 
-/// Most packets, and their bytes, that wait for a guest that does not read.
+/// Most packets and bytes that wait for a guest that does not read.
 const QUEUE_PACKETS: usize = 2048;
 const QUEUE_BYTES: usize = 8 << 20;
-/// A packet that keeps more than this multiple of its length allocated is copied before it waits.
+/// Multiple of a packet's length that it may pin while it waits; a packet that pins more is copied.
 const MAX_PINNED: usize = 8;
 
-/// How often the first frames of a port wait for others to be served: a device may have received more than
-/// a call returns, and ends after that.
+/// Number of times that the first frames of a port wait until others are served: a device that has ended
+/// may have received more than one call returns.
 const DEFERRALS: u8 = 32;
 
-/// How long a device that has left packets is not used again unless it reports an event. Devices report
-/// room, but not that the kernel has memory again.
+/// Time during which a device that has left packets is not used unless it reports an event. Devices
+/// report room, but not that the kernel has memory again.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Wakes the switch for a device without a file.
+/// A waker that wakes the switch for a device without a file.
 pub(super) struct PortWaker {
     pub(super) is_woken: AtomicBool,
     pub(super) shared: Arc<Shared>,
@@ -48,26 +48,26 @@ pub(super) struct Port {
     pub(super) id: PortId,
     pub(super) device: Box<dyn Device>,
     caps: Caps,
-    /// `None` if the device has a file.
+    /// The waker of the device; `None` if the device has a file.
     pub(super) waker: Option<Arc<PortWaker>>,
-    /// Whether the device may have received something.
+    /// Whether the device may have received frames.
     pub(super) is_ready: bool,
-    /// Whether its file has reported the end of its peer, which the device finds after the last frames.
+    /// Whether its file has reported the peer's end, which the device reports after the last frames.
     pub(super) has_ended: bool,
-    /// Whether a frame has been received.
+    /// Whether a frame has been received from the guest.
     pub(super) is_connected: bool,
-    /// The first frames of its guest, which wait until the guest that has their addresses has been served:
-    /// it may be the same one, whose earlier connection has ended.
+    /// The first frames of the guest, which wait until the guest that has their addresses is served: it
+    /// may be the same guest, whose earlier connection has ended.
     deferred: Vec<Packet>,
-    /// How often they may wait.
+    /// Number of times that they may still wait.
     deferrals: u8,
     queue: VecDeque<Packet>,
     queued_bytes: usize,
     /// Whether the device has left packets in the queue.
     is_blocked: bool,
-    /// The events of the device's file.
+    /// The room events of the device's file.
     room: RoomEvents,
-    /// When it did so, if it has reported no event since.
+    /// The time at which the device left packets, if it has reported no event since.
     blocked_since: Option<Instant>,
 }
 
@@ -91,13 +91,13 @@ impl Port {
         }
     }
 
-    /// Notes an event of the device: it may have received something, or have room.
+    /// Records an event of the device: it may have received frames, or have room.
     pub(super) const fn on_event(&mut self) {
         self.is_ready = true;
         self.blocked_since = None;
     }
 
-    /// Receives frames. Their events may have been those of room, too.
+    /// Receives frames. Clears the blocked state, as the events may also have been for room.
     pub(super) fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
         self.blocked_since = None;
         if !self.deferred.is_empty() {
@@ -106,7 +106,7 @@ impl Port {
         }
         let received = self.device.receive(batch, max);
         let count = *received.as_ref().unwrap_or(&0);
-        // A device without a file may have more than it has returned.
+        // A device without a file may have more frames than it has returned.
         let least = if self.waker.is_some() || self.has_ended {
             1
         } else {
@@ -116,19 +116,19 @@ impl Port {
         received
     }
 
-    /// Returns whether the first frames of its guest may wait.
+    /// Returns whether the first frames of the guest may wait.
     pub(super) const fn may_defer(&self) -> bool {
         !self.is_connected && self.deferrals > 0
     }
 
-    /// Keeps frames that have been received, for the next call of [`receive`](Self::receive).
+    /// Keeps received frames for the next call of [`receive`](Self::receive).
     pub(super) fn defer(&mut self, packets: impl Iterator<Item = Packet>) {
         self.deferrals -= 1;
         self.deferred.extend(packets);
         self.is_ready = true;
     }
 
-    /// Lets the next flush use the device, whatever it has reported.
+    /// Makes the next flush use the device regardless of its events.
     pub(super) const fn retry(&mut self) {
         self.blocked_since = None;
     }
@@ -144,7 +144,7 @@ impl Port {
         !self.queue.is_empty()
     }
 
-    /// Queues a parsed packet, segmented if the device cannot do so. Returns whether there was room.
+    /// Queues a parsed packet, segmented if the device cannot do that. Returns whether there was room.
     pub(super) fn enqueue(&mut self, packet: Packet, segments: &mut Vec<Packet>) -> bool {
         let len = packet.len();
         if !self.has_room(len) {
@@ -181,7 +181,7 @@ impl Port {
         true
     }
 
-    /// Returns whether the packet must be segmented, or its checksum completed, for the device.
+    /// Returns whether the device needs the packet segmented, or its checksum completed.
     pub(super) fn needs_software(&self, packet: &Packet) -> bool {
         let (offload, caps) = (&packet.offload, &self.caps);
         let is_supported = match offload.kind {
@@ -194,7 +194,7 @@ impl Port {
         offload.repeats_cwr || !is_supported || is_partial && !caps.tx_checksum
     }
 
-    /// Sends what waits, as far as the device accepts it. `events` has the device's file.
+    /// Sends waiting packets until the device accepts no more. `events` has the device's file.
     pub(super) fn flush(&mut self, now: Instant, events: &Events) -> io::Result<()> {
         if self.queue.is_empty() {
             return Ok(());
@@ -210,8 +210,8 @@ impl Port {
     }
 }
 
-/// Makes a super-segment's segments fit into packets of `mtu` bytes: a frame without a header of offloads
-/// does not say how long they were. Returns whether the packet is what its device declared, and fits.
+/// Reduces the segments of a super-segment to `mtu` bytes: a frame without an offload header does not
+/// contain their size. Returns whether the packet has the kind that its device declared, and fits.
 pub(super) fn fit(packet: &mut Packet, mtu: usize) -> bool {
     let layers = &packet.layers;
     let network = usize::from(layers.network[0]);

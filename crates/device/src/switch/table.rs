@@ -1,4 +1,4 @@
-//! The addresses of the ports.
+//! The table of the ports' addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::PortId;
 
-/// Most Ethernet addresses, and most IP addresses, of a port. A new one replaces the port's own that has
-/// not been used for the longest time.
+/// Most Ethernet addresses, and most IP addresses, of a port. A new address replaces the port's own least
+/// recently used one.
 const ADDRESSES_MAX: usize = 32;
-/// The first addresses of a port that do not age: its guest's own.
+/// Number of a port's first addresses that do not age: the guest's own.
 const LASTING_MACS: usize = 1;
 const LASTING_IPS: usize = 4;
-/// How long another port cannot have an address, and frames to it do not go to all ports, after its last
-/// frame.
+/// Time after the last frame of an address during which no other port can have it, and frames to it do
+/// not go to all ports.
 const AGE: Duration = Duration::from_secs(300);
 
 struct Entry {
@@ -24,12 +24,12 @@ struct Entry {
 
 /// The addresses of one port.
 struct Own<A> {
-    /// In the order of their first use, unless one has been replaced.
+    /// The addresses in the order of their first use, unless one was replaced.
     addresses: Vec<A>,
     lasting: usize,
 }
 
-/// Which port has which addresses of one kind.
+/// The ports of all addresses of one kind.
 struct Addresses<A> {
     entries: BTreeMap<A, Entry>,
     of_port: BTreeMap<PortId, Own<A>>,
@@ -46,8 +46,8 @@ impl<A: Ord + Copy> Addresses<A> {
         }
     }
 
-    /// Returns whether the port may use the address, which it then has. With `may_last`, one of its first
-    /// addresses does not age.
+    /// Returns whether the port may use the address, and records it as the port's. With `may_last`, the
+    /// address does not age if it is one of the port's first.
     fn claim(&mut self, now: Instant, port: PortId, address: A, may_last: bool) -> bool {
         if let Some(entry) = self.entries.get_mut(&address) {
             if entry.port == port {
@@ -107,7 +107,7 @@ impl<A: Ord + Copy> Addresses<A> {
         Some(self.entries.get(address)?.port)
     }
 
-    /// Returns the port to which frames to the address go.
+    /// Returns the port that receives frames to the address.
     fn current(&self, now: Instant, address: &A) -> Option<PortId> {
         let entry = self.entries.get(address)?;
         let is_current = entry.is_lasting || now.saturating_duration_since(entry.last_used) < AGE;
@@ -120,7 +120,7 @@ impl<A: Ord + Copy> Addresses<A> {
 }
 
 impl<A> Own<A> {
-    /// Counts one more address that does not age if there are fewer than `max`.
+    /// Counts one more address that does not age, and returns `true`, if there are fewer than `max`.
     const fn try_add_lasting(&mut self, max: usize) -> bool {
         let has_room = self.lasting < max;
         self.lasting += has_room as usize;
@@ -128,13 +128,13 @@ impl<A> Own<A> {
     }
 }
 
-/// An IP address that only the port with an Ethernet address may use.
+/// The reservation of an IP address for the port with an Ethernet address.
 struct Lease {
     mac: [u8; 6],
     until: Instant,
 }
 
-/// The addresses of the ports, of the gateway, and the leases.
+/// The addresses of the ports and of the gateway, and the leases.
 pub(super) struct Table {
     gateway_mac: [u8; 6],
     gateway_addresses: BTreeSet<IpAddr>,
@@ -143,7 +143,7 @@ pub(super) struct Table {
     leases: BTreeMap<IpAddr, Lease>,
 }
 
-/// Most leases; further ones do not protect their address.
+/// Most leases; further ones have no effect.
 const LEASES_MAX: usize = 4096;
 
 impl Table {
@@ -162,9 +162,9 @@ impl Table {
         mac != self.gateway_mac && self.macs.claim(now, port, mac, true)
     }
 
-    /// Returns whether a guest may probe for other users of an address that it is about to use. From then
-    /// on no other guest may use it, so that none answers in order to have it. The gateway itself
-    /// answers for its own addresses.
+    /// Returns whether a guest may probe for other users of an address that it is about to use.
+    /// Afterwards no other guest may use the address, so that none answers in order to get it. The
+    /// gateway answers for its own addresses.
     pub(super) fn probe_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.gateway_addresses.contains(&ip) || self.try_claim_ip(now, port, ip, false)
@@ -172,7 +172,7 @@ impl Table {
 
     /// Returns whether a frame of the port may have this IP address.
     pub(super) fn claim_ip(&mut self, now: Instant, port: PortId, ip: IpAddr) -> bool {
-        // A mapped address is that of IPv4.
+        // A mapped address stands for the IPv4 address.
         let ip = ip.to_canonical();
         !self.gateway_addresses.contains(&ip) && self.try_claim_ip(now, port, ip, true)
     }
@@ -189,7 +189,7 @@ impl Table {
         self.ips.claim(now, port, ip, may_last)
     }
 
-    /// Lets only the port with an Ethernet address use `ip` until a time.
+    /// Reserves `ip` for the port with an Ethernet address until a time.
     pub(super) fn lease(&mut self, now: Instant, ip: IpAddr, mac: [u8; 6], until: Instant) {
         if self.leases.len() >= LEASES_MAX {
             self.leases.retain(|_, lease| lease.until > now);
@@ -216,7 +216,7 @@ impl Table {
         self.ips.remove_port(port);
     }
 
-    /// Returns the port to which frames to the Ethernet address go.
+    /// Returns the port that receives frames to the Ethernet address.
     pub(super) fn port_to(&self, now: Instant, mac: [u8; 6]) -> Option<PortId> {
         self.macs.current(now, &mac)
     }

@@ -1,4 +1,4 @@
-//! The XDP program that passes the frames of an interface to an `AF_XDP` socket: bpf(2).
+//! The XDP program that redirects the frames of an interface to an `AF_XDP` socket, loaded with bpf(2).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,7 +22,7 @@ const RX_QUEUE_INDEX: i16 = 16;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Where the kernel runs an XDP program.
+/// The place at which the kernel runs an XDP program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
     /// In the driver, before the kernel has made a packet of the frame.
@@ -31,10 +31,10 @@ pub(crate) enum XdpMode {
     Generic,
 }
 
-/// A member of `union bpf_attr`, without the later fields, which the kernel takes as zero.
+/// A member of `union bpf_attr` without its last fields, which the kernel assumes to be zero.
 ///
 /// # Safety
-/// The type must be plain data without padding whose layout is that of the command.
+/// The type must be plain data without padding, with the layout that its command defines.
 unsafe trait Attr {}
 
 #[repr(C)]
@@ -82,7 +82,7 @@ unsafe impl Attr for LinkCreate {}
 /// Calls `bpf` with a command.
 ///
 /// # Safety
-/// `attr` must be that of `command`, and its pointers must be valid during the call.
+/// `attr` must be the structure of `command`, and its pointers must be valid during the call.
 unsafe fn bpf<T: Attr>(command: c_long, attr: &T) -> io::Result<c_int> {
     let attr_ptr = std::ptr::from_ref(attr);
     // SAFETY: the pointer and length are those of a live structure; the caller guarantees the rest.
@@ -97,14 +97,14 @@ unsafe fn bpf<T: Attr>(command: c_long, attr: &T) -> io::Result<c_int> {
 /// Calls `bpf` with a command that returns a descriptor.
 ///
 /// # Safety
-/// That of [`bpf`].
+/// The requirements of [`bpf`].
 unsafe fn bpf_fd<T: Attr>(command: c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller guarantees that of `bpf`; the descriptor is new and owned here.
+    // SAFETY: the caller guarantees the requirements of `bpf`; the descriptor is new and owned here.
     unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Makes a map of the socket of queue 0. It keeps the socket's place, not the socket: closing the
-/// socket removes it.
+/// Creates a map with the socket of queue 0. The map does not keep the socket open: closing the socket
+/// removes it from the map.
 fn socket_map(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let create = MapCreate {
         map_type: BPF_MAP_TYPE_XSKMAP,
@@ -144,7 +144,7 @@ const fn instruction(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] 
 pub(crate) struct XdpProgram(OwnedFd);
 
 impl XdpProgram {
-    /// Loads `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS)`.
+    /// Loads the program `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS)`.
     pub(crate) fn load(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let map = socket_map(socket)?;
         let instructions = [
@@ -165,8 +165,8 @@ impl XdpProgram {
         unsafe { bpf_fd(BPF_PROG_LOAD, &load) }.map(Self)
     }
 
-    /// Attaches the program to an interface until the returned descriptor is closed, be it by the
-    /// end of the process.
+    /// Attaches the program to an interface until the returned descriptor is closed, e.g. by the end of
+    /// the process.
     pub(crate) fn attach(&self, index: u32, mode: XdpMode) -> io::Result<OwnedFd> {
         let link = LinkCreate {
             prog_fd: self.0.as_raw_fd() as u32,

@@ -31,22 +31,22 @@ struct DriverInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReceiveQueues {
     pub(crate) count: u32,
-    /// Whether each is also a transmit queue.
+    /// Whether each queue is also a transmit queue.
     pub(crate) combined: bool,
 }
 
 impl Iface {
-    /// Calls `SIOCETHTOOL`.
+    /// Calls the `SIOCETHTOOL` request.
     ///
     /// # Safety
-    /// `T` must be the structure of the command in its first field.
+    /// `T` must be the structure of the command that its first field names.
     unsafe fn ethtool<T>(&self, value: &mut T) -> io::Result<()> {
         let mut req = self.name.request();
         req.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
         self.call(libc::SIOCETHTOOL, &mut req)
     }
 
-    /// Returns the number of receive queues in use; one of a driver that does not report it.
+    /// Returns the receive queues in use, or one queue if the driver does not report them.
     pub(crate) fn receive_queues(&self) -> ReceiveQueues {
         let mut channels = Channels {
             cmd: ETHTOOL_GCHANNELS,

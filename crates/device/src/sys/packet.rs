@@ -7,7 +7,7 @@ use libc::{c_int, c_void, socklen_t};
 
 use super::checked;
 
-/// Offsets of the kernel's own values for a socket filter (`linux/filter.h`).
+/// Offsets of the kernel's own values in a socket filter (`linux/filter.h`).
 const SKF_AD_OFF: u32 = -0x1000_i32 as u32;
 const SKF_AD_VLAN_TAG_PRESENT: u32 = 48;
 
@@ -21,7 +21,7 @@ pub(super) fn set_option<T>(
     let len = size_of::<T>() as socklen_t;
     let value = std::ptr::from_ref(value).cast::<c_void>();
     // SAFETY: the pointer and length are those of a live value; each caller passes the type of the
-    // option, and what it points to outlives the call.
+    // option, and memory that the value points to outlives the call.
     checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, len) }).map(drop)
 }
 
@@ -41,7 +41,7 @@ fn address(index: u32) -> libc::sockaddr_ll {
     address
 }
 
-/// Binds the socket to an interface, whose frames it receives from now on.
+/// Binds the socket to an interface, whose frames it receives from then on.
 pub(crate) fn bind_packet_socket(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let address = address(index);
     let len = size_of_val(&address) as socklen_t;
@@ -59,7 +59,7 @@ pub(crate) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     checked(got).is_ok() && address.sll_ifindex > 0
 }
 
-/// Drops frames of a VLAN, whose tag the kernel has removed from the data.
+/// Makes the socket drop frames of a VLAN, whose tag the kernel has removed from the data.
 pub(crate) fn receive_untagged_frames(fd: BorrowedFd<'_>) -> io::Result<()> {
     let step = |code: u32, jf, k| libc::sock_filter {
         code: code as u16,
@@ -83,19 +83,19 @@ pub(crate) fn receive_untagged_frames(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
-/// `PACKET_IGNORE_OUTGOING`: receives no frames that this machine sends through the interface.
+/// Excludes frames that this machine sends through the interface (`PACKET_IGNORE_OUTGOING`).
 pub(crate) fn ignore_outgoing(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
     set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)
 }
 
-/// `PACKET_VNET_HDR`: each frame has a `virtio_net_hdr` in front of it.
+/// Puts a `virtio_net_hdr` before each frame (`PACKET_VNET_HDR`).
 pub(crate) fn packet_vnet_hdr(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
     set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)
 }
 
-/// Receives frames to any address while the socket is open.
+/// Makes the interface receive frames to any address while the socket is open.
 pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: index as c_int,
@@ -111,14 +111,14 @@ pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     )
 }
 
-/// Sets the size of both queues, as far as the user may.
+/// Sets the size of both queues, as far as the user's privileges permit.
 pub(crate) fn set_queue_bytes(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let bytes = bytes as c_int;
     for (forced, allowed) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
     ] {
-        // The first requires CAP_NET_ADMIN; the second is limited by `net.core.rmem_max`.
+        // The first option requires CAP_NET_ADMIN; the second is limited by `net.core.rmem_max`.
         if set_option(fd, libc::SOL_SOCKET, forced, &bytes).is_err() {
             set_option(fd, libc::SOL_SOCKET, allowed, &bytes)?;
         }
@@ -126,7 +126,7 @@ pub(crate) fn set_queue_bytes(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()
     Ok(())
 }
 
-/// Returns the number of frames that found the queue full since the last call.
+/// Returns the number of frames dropped because of a full queue since the last call.
 pub(crate) fn packet_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: plain data, for which all-zero bytes are valid.
     let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };

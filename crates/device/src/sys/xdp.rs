@@ -14,7 +14,7 @@ pub(crate) use umem::{FrameLen, Umem};
 
 use super::{checked, set_option};
 
-/// Memory of the kernel or of this process that is mapped until it is dropped.
+/// Mapped memory of the kernel or of this process, unmapped on drop.
 struct Mapping {
     start: *mut u8,
     len: usize,
@@ -24,13 +24,13 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a socket's ring at `offset`, or memory of the process without a socket.
+    /// Maps `len` bytes of a socket's ring at `offset`, or without a socket memory of this process.
     fn new(socket: Option<(BorrowedFd<'_>, off_t)>, len: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let (flags, fd, offset) = match socket {
             Some((socket, offset)) => (libc::MAP_SHARED, socket.as_raw_fd(), offset),
-            // Shared: after a fork, a private page could be replaced by a copy here, while the kernel
-            // kept the original.
+            // The mapping is shared: after a fork, a private page could be replaced by a copy here, while
+            // the kernel would keep the original.
             None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0),
         };
         let flags = flags | libc::MAP_POPULATE;
@@ -65,7 +65,7 @@ pub(crate) struct Xsk {
 }
 
 impl Xsk {
-    /// Opens a socket, without blocking, whose rings have `ring_len` entries, a power of two.
+    /// Opens a non-blocking socket whose rings have `ring_len` entries, a power of two.
     pub(crate) fn new(umem: Umem, ring_len: u32) -> Result<Self, XskError> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: plain values; a descriptor that is not negative is new and owned here.
@@ -108,8 +108,8 @@ impl Xsk {
         })
     }
 
-    /// Binds the socket to queue 0 of an interface. The kernel copies each frame between its own
-    /// memory and that of the socket.
+    /// Binds the socket to queue 0 of an interface. The kernel copies each frame between its own memory
+    /// and the socket's.
     pub(crate) fn bind(&self, index: u32) -> io::Result<()> {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -128,7 +128,7 @@ impl Xsk {
         self.socket.as_fd()
     }
 
-    /// Lets the kernel send frames of the transmit ring, at most 32 in a call.
+    /// Makes the kernel send frames of the transmit ring, at most 32 per call.
     pub(crate) fn send_queued(&self) -> io::Result<()> {
         let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         // SAFETY: no data and no address.
@@ -139,8 +139,7 @@ impl Xsk {
         Ok(())
     }
 
-    /// Returns the error that the kernel has set, such as `ENETDOWN` for a removed interface, and
-    /// clears it.
+    /// Returns and clears the socket's error, such as `ENETDOWN` for a removed interface.
     pub(crate) fn take_error(&self) -> io::Result<()> {
         let errno: c_int = get_option(self.fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
         match errno {
@@ -149,7 +148,7 @@ impl Xsk {
         }
     }
 
-    /// Returns the number of frames that found no room in the socket's memory or receive ring.
+    /// Returns the number of frames for which the socket's memory or receive ring had no room.
     pub(crate) fn dropped(&self) -> io::Result<u64> {
         let stats: libc::xdp_statistics =
             get_option(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS)?;
@@ -164,10 +163,10 @@ pub(crate) enum XskError {
     Memory(io::Error),
 }
 
-/// Values that an option of a socket fills in.
+/// A type of values that the kernel writes for a socket option.
 ///
 /// # Safety
-/// All-zero bytes, and any other bytes, must be valid.
+/// All bytes, including zeros, must be valid.
 unsafe trait PlainOption {}
 
 // SAFETY: an integer.
@@ -177,7 +176,7 @@ unsafe impl PlainOption for libc::xdp_statistics {}
 // SAFETY: integers.
 unsafe impl PlainOption for libc::xdp_mmap_offsets {}
 
-/// Returns a socket option, of which a kernel may fill in only the first fields.
+/// Returns a socket option. The kernel may write only its first fields; the others are zero.
 fn get_option<T: PlainOption>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
     // SAFETY: all-zero bytes are valid.
     let mut value: T = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Opens an interface, negotiates its offloads with the kernel, and configures the kernel's side.
+//! Opening of an interface, negotiation of its offloads, and configuration of the kernel's side.
 
 use std::fs::{File, OpenOptions};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::{Caps, OffloadSet};
 /// Bytes of free memory that a device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// The configuration of a TUN or TAP device to open; made by [`Tun::tun`] or [`Tun::tap`].
+/// The configuration of a TUN or TAP device to open, created by [`Tun::tun`] or [`Tun::tap`].
 ///
 /// Opening attaches to the interface with that name, or creates it. A created interface is removed
 /// when its last device is dropped.
@@ -34,7 +34,7 @@ pub struct TunBuilder {
     interface_config: InterfaceConfig,
 }
 
-/// The file of an interface, before it becomes a device.
+/// The file of an interface that is not a device yet.
 struct Attached {
     file: File,
     name: String,
@@ -54,34 +54,34 @@ impl TunBuilder {
         }
     }
 
-    /// Sets the offloads to request; default all. Offloads that the kernel refuses are not used,
-    /// and reported as a [warning](Tun::warnings).
+    /// Sets the offloads to request, by default all. Offloads that the kernel refuses are not used, and
+    /// reported as a [warning](Tun::warnings).
     pub fn offload(mut self, set: OffloadSet) -> Self {
         self.offload = set.normalized();
         self
     }
 
-    /// Sets `IFF_NAPI`: packets sent here pass through the kernel's GRO; default off.
+    /// Sets `IFF_NAPI`, which passes packets sent here through the kernel's GRO; off by default.
     pub fn napi(mut self, on: bool) -> Self {
         self.napi = on;
         self
     }
 
-    /// Sets the pool for received packets; default a pool of the device's own.
+    /// Sets the pool for received packets, by default a pool of the device's own.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Sets the interface's MTU in bytes; by default it is left as it is (1500 when new).
+    /// Sets the interface's MTU in bytes; by default it is unchanged (1500 when new).
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.interface_config.mtu = Some(mtu);
         self
     }
 
-    /// Gives the kernel's side an address with its on-link route; may be repeated.
+    /// Adds an address with its on-link route to the kernel's side; may be repeated.
     ///
-    /// The address of this stack on the link is a different one: see
+    /// This stack has another address on the link: see
     /// [`default_kernel_address`](crate::default_kernel_address).
     pub fn kernel_address(mut self, address: IpAddr, prefix: u8) -> Self {
         self.interface_config.addresses.push((address, prefix));
@@ -96,10 +96,9 @@ impl TunBuilder {
         self.open_first()
     }
 
-    /// Opens a queue for each pool (at least one) as a device of its own, whose received packets
-    /// are allocated from that pool, and brings the interface up. The kernel distributes flows over
-    /// the queues: it delivers the packets of a flow to the queue on which the flow's other
-    /// direction was sent last.
+    /// Opens a queue for each pool (at least one) as its own device, which allocates received packets
+    /// from that pool, and brings the interface up. The kernel distributes flows over the queues: it
+    /// delivers the packets of a flow to the queue that last sent the flow's other direction.
     ///
     /// # Errors
     /// Returns an [`OpenError`] if the interface cannot be opened, or a setting is refused.
@@ -116,12 +115,11 @@ impl TunBuilder {
         Ok(all)
     }
 
-    /// Attaches to the interface with the offloads that the kernel accepts, and returns its file and
-    /// its full name. The interface's settings stay as they are.
+    /// Attaches to the interface with the offloads that the kernel accepts, and returns its file and its
+    /// full name. Does not change the interface's settings.
     ///
-    /// The file may be passed to another process, which makes a device of it with
-    /// [`adopt`](Self::adopt): the interface may then be in a network namespace that that process
-    /// never enters.
+    /// Another process may make a device of the file with [`adopt`](Self::adopt), even if the interface
+    /// is in a network namespace that this process never enters.
     ///
     /// # Errors
     /// Returns an [`OpenError`] if the interface cannot be opened.
@@ -134,11 +132,10 @@ impl TunBuilder {
         Ok((attached.file.into(), attached.name))
     }
 
-    /// Makes a device of an attached file: of [`open_file`](Self::open_file), or of another program.
+    /// Makes a device of an attached file, from [`open_file`](Self::open_file) or another program.
     ///
-    /// The interface's settings stay as they are. [`mtu`](Self::mtu) is required to be the
-    /// interface's, whose network namespace may be out of reach; 1500 by default. The file becomes
-    /// non-blocking.
+    /// Does not change the interface's settings. [`mtu`](Self::mtu) must be the interface's, 1500 by
+    /// default, because its network namespace may be out of reach. The file becomes non-blocking.
     ///
     /// # Errors
     /// Returns an [`OpenError`] if `file` is not attached to an interface of the builder's kind
@@ -153,14 +150,14 @@ impl TunBuilder {
         sys::set_nonblocking(file.as_fd()).map_err(OpenError::Io)?;
         let mut warnings = Vec::new();
         let offload = if flags & libc::IFF_VNET_HDR == 0 {
-            // The interface's last user may have left offloads on, for which frames without the
-            // header have no place.
+            // The interface's last user may have left offloads on, which frames without the header cannot
+            // express.
             if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
                 warnings.push(format!("{name}: cannot turn off offloads: {e}"));
             }
             OffloadSet::NONE
         } else {
-            // Without `IFF_NO_PI` or with another header size the frames would be shifted.
+            // With `IFF_NO_PI` unset or another header size, the frames would be shifted.
             sys::tun_set_vnet_hdr(file.as_fd(), VNET_HDR_LEN).map_err(OpenError::Io)?;
             let requested = OffloadSet {
                 vnet_hdr: true,
@@ -236,7 +233,7 @@ impl TunBuilder {
             ));
         }
         let (file, name) = self.attach(&self.name, false)?;
-        // An existing interface may still have offloads that its last user turned on.
+        // An existing interface may have offloads on from its last user.
         if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
             warnings.push(format!("{name}: cannot turn off offloads: {e}"));
         }

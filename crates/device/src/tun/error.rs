@@ -1,17 +1,17 @@
-//! The error of opening a device, with what the user can do about it.
+//! The error of opening a device, with the remedy.
 
 use std::{fmt, io};
 
-/// The reason why a TUN or TAP device could not be opened; its text says what to do.
+/// The reason why a TUN or TAP device could not be opened; the text says what to do.
 ///
-/// `Debug` prints the same text, as it is what a `main` that returns `io::Result` prints.
+/// `Debug` prints the same text, because a `main` that returns `io::Result` prints it.
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no `/dev/net/tun`.
+    /// `/dev/net/tun` does not exist.
     NoDriver,
-    /// No permission to open `/dev/net/tun`.
+    /// The user may not open `/dev/net/tun`.
     NoDriverPermission,
-    /// No permission to create or attach to the interface.
+    /// The user may not create or attach to the interface.
     NoPermission {
         /// The interface's name.
         name: String,
@@ -26,8 +26,8 @@ pub enum OpenError {
         /// The interface's name.
         name: String,
     },
-    /// The interface exists and is of another kind: TAP instead of TUN or the reverse, multi-queue
-    /// or not, or not a TUN or TAP device.
+    /// The interface exists but is of another kind: TAP instead of TUN or the reverse, multi-queue or
+    /// not, or neither TUN nor TAP.
     WrongKind {
         /// The interface's name.
         name: String,

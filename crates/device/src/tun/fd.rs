@@ -1,4 +1,4 @@
-//! A descriptor that another program or system has opened.
+//! A device of a descriptor that another program or system has opened.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use crate::{Caps, OffloadSet};
 /// Bytes of free memory that a device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// The frames of a descriptor, for [`Tun::from_fd`].
+/// The frame format of a descriptor, for [`Tun::from_fd`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FdConfig {
     link: Link,
@@ -24,7 +24,7 @@ pub struct FdConfig {
 }
 
 impl FdConfig {
-    /// Returns the settings of a descriptor of IP packets of at most `mtu` bytes, without a header.
+    /// Returns the format of IP packets of at most `mtu` bytes without a header.
     pub const fn ip(mtu: u32) -> Self {
         Self {
             link: Link::Ip,
@@ -34,8 +34,7 @@ impl FdConfig {
         }
     }
 
-    /// Returns the settings of a descriptor of Ethernet frames, whose IP packets have at most `mtu`
-    /// bytes, without a header.
+    /// Returns the format of Ethernet frames without a header, whose IP packets have at most `mtu` bytes.
     pub const fn ethernet(mtu: u32) -> Self {
         Self {
             link: Link::Ethernet,
@@ -43,12 +42,12 @@ impl FdConfig {
         }
     }
 
-    /// Sets the header before each frame to a `virtio_net_hdr`, by which the other side accepts the
-    /// offloads of `set` from the stack. A TUN or TAP of Linux accepts [`OffloadSet::ALL`] since
-    /// 6.2, and all but `uso` before.
+    /// Sets the header before each frame to a `virtio_net_hdr`, with which the other side accepts the
+    /// offloads of `set` from the stack. A TUN or TAP of Linux accepts [`OffloadSet::ALL`] since 6.2, and
+    /// all but `uso` before.
     ///
-    /// What it sends is what its opener has requested with `TUNSETOFFLOAD`; the stack accepts all of
-    /// these offloads.
+    /// The offloads that the other side uses are those that its opener has requested with
+    /// `TUNSETOFFLOAD`; the stack accepts all of them.
     #[must_use]
     pub const fn vnet_header(mut self, set: OffloadSet) -> Self {
         self.header = FrameHeader::Vnet;
@@ -60,7 +59,7 @@ impl FdConfig {
         self
     }
 
-    /// Sets the header before each frame to the address family, as on a utun of macOS and iOS.
+    /// Sets the header before each frame to the address family, as used by a utun of macOS and iOS.
     #[must_use]
     pub const fn family_header(mut self) -> Self {
         self.header = FrameHeader::Family;
@@ -70,14 +69,14 @@ impl FdConfig {
 }
 
 impl Tun {
-    /// Makes a device of a descriptor of which each read returns one frame, and each write sends
-    /// one. No other system call is made on it than making it non-blocking, so that it works where
-    /// the calls of a TUN are not permitted, or it is none: Android's `VpnService`, the utun of
-    /// iOS, a TAP that another process has passed, a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket. An
-    /// empty frame ends the device, as the end of such a socket.
+    /// Makes a device of a descriptor on which each read returns one frame, and each write sends one.
+    /// Except for making it non-blocking, only reads and writes are used, so that it works where the
+    /// calls of a TUN are forbidden or impossible: Android's `VpnService`, the utun of iOS, a TAP from
+    /// another process, a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket. An empty frame ends the device, like
+    /// the end of such a socket.
     ///
-    /// Where the calls of Linux are permitted, [`TunBuilder::adopt`](crate::TunBuilder::adopt)
-    /// negotiates the offloads.
+    /// If the calls of Linux are permitted, [`TunBuilder::adopt`](crate::TunBuilder::adopt) negotiates
+    /// the offloads.
     ///
     /// # Errors
     /// The error of making `fd` non-blocking.

@@ -1,4 +1,4 @@
-//! The kernel's side of the interface: its MTU, its queue, its addresses and its state.
+//! The configuration of the kernel's side of the interface: its MTU, queue, addresses and state.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,15 +10,15 @@ const RTM_NEWADDR: u16 = 20;
 const REQUEST_ACK_CREATE_EXCL: u16 = 0x1 | 0x4 | 0x400 | 0x200;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// Disables duplicate address detection: the caller has chosen both addresses of the link.
+/// The flag that disables duplicate address detection: the caller has chosen both addresses of the link.
 const IFA_F_NODAD: u8 = 2;
 
-/// The driver's default for `txqueuelen`, and the value that it is raised to: a receive window of
-/// 6 MB in packets of 1500 bytes.
+/// The driver's default for `txqueuelen`, and the value to which it is raised: a receive window of 6 MB
+/// in packets of 1500 bytes.
 ///
-/// The driver drops packets beyond it, and nothing holds the kernel's TCP back before: 200 bulk
-/// flows overflow 500 super-segments repeatedly (measured: every tenth segment retransmitted, at
-/// half of the throughput). Any other value was set on purpose and is kept.
+/// The driver drops further packets, and nothing slows down the kernel's TCP before: 200 bulk flows
+/// overflow 500 super-segments repeatedly (measured: every tenth segment retransmitted, at half of the
+/// throughput). Any other value was configured and is kept.
 const DEFAULT_QUEUE_LEN: u32 = 500;
 const RAISED_QUEUE_LEN: u32 = 4096;
 
@@ -32,7 +32,7 @@ pub(super) struct InterfaceConfig {
 impl InterfaceConfig {
     /// Applies the settings, and returns the MTU in effect, in bytes.
     ///
-    /// A setting that a user without `CAP_NET_ADMIN` may not change becomes a note: root may have
+    /// A setting that a user without `CAP_NET_ADMIN` may not change becomes a warning: root may have
     /// prepared the interface for that user.
     pub(super) fn apply(&self, name: &str, warnings: &mut Vec<String>) -> Result<u32, OpenError> {
         let if_name = IfName::new(name).ok_or_else(|| OpenError::BadName {
@@ -72,7 +72,7 @@ impl InterfaceConfig {
     }
 }
 
-/// Adds an address; one that exists already is not an error.
+/// Adds an address. Succeeds if it already exists.
 fn add_address(index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
     match sys::rtnetlink(&new_address(index, address, prefix)) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -101,10 +101,10 @@ fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     message
 }
 
-/// Returns the default address of the kernel's side for a stack with `ours`/`prefix`: the first of
+/// Returns the default address of the kernel's side for a stack with `ours`/`prefix`: the first one in
 /// the subnet that is not `ours`.
 ///
-/// `None` if the subnet has no other address.
+/// Returns `None` if the subnet has no other address.
 ///
 /// ```
 /// use fullsend_device::default_kernel_address;
@@ -124,7 +124,7 @@ pub fn default_kernel_address(ours: IpAddr, prefix: u8) -> Option<IpAddr> {
         .checked_shl(host_bits)
         .map_or(u128::MAX, |size| size - 1);
     let network = bits & !host_mask;
-    // RFC 3021: a subnet of two addresses has no network or broadcast address.
+    // A subnet of two addresses has no network or broadcast address (RFC 3021).
     let candidates = match host_bits {
         0 => return None,
         1 => [network, network + 1],

@@ -1,4 +1,4 @@
-//! Negotiation of offloads with the kernel: all that are wanted, then fewer.
+//! Negotiation of offloads with the kernel: first all requested ones, then fewer.
 
 use std::io;
 
@@ -22,8 +22,8 @@ fn bits(set: OffloadSet) -> c_uint {
     table.iter().filter(|t| t.0).map(|t| t.1).sum()
 }
 
-/// Returns the largest part of `requested` that `set_offload` accepts, dropping the newest offloads
-/// first. Refused offloads become one note.
+/// Returns the largest part of `requested` that `set_offload` accepts, without the newest offloads if
+/// necessary. Refused offloads become one warning.
 pub(super) fn negotiate(
     requested: OffloadSet,
     mut set_offload: impl FnMut(c_uint) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! Receive path: reads into pool memory, and the offload header of each packet.
+//! The receive path, which reads into pool memory and parses the offload header of each packet.
 
 use std::io;
 #[cfg(unix)]
@@ -10,32 +10,32 @@ use fullsend_wire::vnet::{VNET_HDR_LEN, VnetHdr};
 use super::{FAMILY_LEN, FrameHeader, TunStats};
 use crate::vnet;
 
-/// The longest frame that the kernel can return: a full IPv6 payload, IPv6, Ethernet and VLAN
+/// Length of the longest frame that the kernel can return: a full IPv6 payload, IPv6, Ethernet and VLAN
 /// headers, and the offload header. A shorter read would truncate it silently.
 const FRAME_MAX: usize = 65_535 + 40 + 18 + VNET_HDR_LEN;
 
 /// Bytes of memory that consecutive reads fill: four super-segments of the usual 45 × 1448 bytes.
 const READ_BUFFER_LEN: usize = 256 << 10;
 
-/// Most bytes of one poll that are copied to memory of their size, so that a few small packets that
-/// a slow reader keeps do not pin a whole [`READ_BUFFER_LEN`]. The copy costs little beside the
-/// system calls.
+/// Most bytes of one poll that are copied to memory of their size, so that a few small packets of a slow
+/// reader do not pin a whole [`READ_BUFFER_LEN`]. The copy costs little compared with the system calls.
 const COPY_BREAK: usize = 16 << 10;
 
-/// Bytes read of a frame that there is no memory for: any read makes the kernel drop the frame.
+/// Bytes read of a frame for which there is no memory: a read of any size makes the kernel drop the
+/// frame.
 const DISCARD_LEN: usize = 64;
 
 /// The receiving half of a queue.
 pub(crate) struct FrameReader {
     pool: Pool,
     header: FrameHeader,
-    /// Most bytes that one poll reads: those of its packets are in memory at the same time.
+    /// Most bytes that one poll reads, because all of its packets are in memory at the same time.
     max_bytes: usize,
-    /// An empty read is the end of the file.
+    /// Whether an empty read is the end of the file.
     empty_is_end: bool,
     /// Empty memory left over from the last poll.
     buffer: Option<WriteBuf>,
-    /// Lengths of the frames in the buffer being filled.
+    /// The lengths of the frames in the buffer.
     frames: Vec<u32>,
 }
 
@@ -57,8 +57,8 @@ impl FrameReader {
         self
     }
 
-    /// Implements [`Device::limit_memory`](crate::Device::limit_memory). A poll reads at least one
-    /// buffer.
+    /// Implements [`Device::limit_memory`](crate::Device::limit_memory). Each poll still reads at least
+    /// one buffer.
     pub(crate) fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.pool = pool.clone();
         self.buffer = None;
@@ -77,8 +77,8 @@ impl FrameReader {
         self.receive_with(|buf| file.read(buf), batch, max, stats)
     }
 
-    /// Receives as [`Device::receive`](crate::Device::receive) does, from `read`, each call of which
-    /// returns one frame, or `WouldBlock` if there is none.
+    /// Receives like [`Device::receive`](crate::Device::receive) from `read`, each call of which returns
+    /// one frame, or `WouldBlock` if there is none.
     pub(crate) fn receive_with(
         &mut self,
         mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -88,8 +88,8 @@ impl FrameReader {
     ) -> io::Result<usize> {
         let (mut frames, mut buffers_bytes) = (0, 0);
         loop {
-            // Dropped frames count as well: otherwise a flood would hold the caller, which has the
-            // stack's lock, for as long as there is no memory.
+            // Dropped frames also count: otherwise a flood would keep the caller, which holds the stack's
+            // lock, as long as there is no memory.
             let (added, more) = self.read_frames(&mut read, max - frames, stats)?;
             frames += added;
             buffers_bytes += READ_BUFFER_LEN;
@@ -98,7 +98,7 @@ impl FrameReader {
                 return Ok(frames);
             }
             if buffers_bytes >= self.max_bytes {
-                // The caller polls again, as after a full batch.
+                // A full result makes the caller poll again.
                 return Ok(max);
             }
         }
@@ -125,7 +125,7 @@ impl FrameReader {
             }
             stats.rx_calls += 1;
             match read(buffer.spare_mut()) {
-                // Frames read before it are delivered first; the next read is empty again.
+                // Earlier frames are delivered first; the next read is empty again.
                 Ok(0) if self.empty_is_end && !self.frames.is_empty() => {
                     return Ok((self.frames.len(), false));
                 }
@@ -138,7 +138,7 @@ impl FrameReader {
                     return Ok((self.frames.len(), false));
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Frames read before it are delivered first; the next read returns the error again.
+                // Earlier frames are delivered first; the next read returns the error again.
                 Err(e) if self.frames.is_empty() => return Err(e),
                 Err(_) => return Ok((self.frames.len(), false)),
             }
@@ -146,7 +146,7 @@ impl FrameReader {
         Ok((self.frames.len(), true))
     }
 
-    /// Splits the filled memory into packets.
+    /// Splits the filled memory into packets and delivers them.
     fn deliver_frames(&mut self, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let Some(mut buffer) = self.buffer.take_if(|_| !self.frames.is_empty()) else {
             return;
@@ -176,8 +176,8 @@ impl FrameReader {
         }
     }
 
-    /// Copies each frame into memory of its own: under memory pressure the buffer must stay here,
-    /// since no other can be allocated. A frame for which the reserve has no block is dropped.
+    /// Copies each frame to its own memory: under memory pressure the buffer must be kept, as no other
+    /// can be allocated. A frame for which the reserve has no block is dropped.
     fn copy_frames(&mut self, buffer: &WriteBuf, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let mut rest = buffer.filled();
         for len in self.frames.drain(..) {
@@ -234,7 +234,7 @@ fn discard(
     Ok((frames, true))
 }
 
-/// Returns a frame as an unparsed packet; `None` if its header is invalid.
+/// Returns a frame as an unparsed packet, or `None` if its header is invalid.
 fn packet(mut frame: Slice, header: FrameHeader) -> Option<Packet> {
     match header {
         FrameHeader::None => Some(Packet::from_frame(frame)),
@@ -247,9 +247,8 @@ fn packet(mut frame: Slice, header: FrameHeader) -> Option<Packet> {
     }
 }
 
-/// Returns the packet of a frame that begins with a `virtio_net_hdr` of 10 bytes: unparsed, with the
-/// offloads of the header. `None` if the header is invalid or names an offload that is not
-/// supported (UFO).
+/// Returns the packet of a frame that begins with a `virtio_net_hdr` of 10 bytes, unparsed and with the
+/// offloads of the header. Returns `None` if the header is invalid or names an unsupported offload (UFO).
 ///
 /// ```
 /// use fullsend_device::{vnet_header, vnet_packet};

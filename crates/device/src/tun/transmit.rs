@@ -1,4 +1,4 @@
-//! Transmit path: one `writev` per packet or super-segment.
+//! The transmit path: one `writev` for each packet or super-segment.
 
 use std::collections::VecDeque;
 #[cfg(unix)]
@@ -18,15 +18,15 @@ use crate::{LogLimit, vnet};
 /// Most pieces of one `writev` (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
-/// Logs once when the interface goes down, and once when it accepts packets again.
+/// The log of an interface's state: one line when it goes down, and one when it accepts packets again.
 #[derive(Debug, Default)]
 pub(crate) struct LinkLog {
-    /// Packets dropped since the interface went down; 0 while it is up.
+    /// The number of packets dropped since the interface went down; 0 while it is up.
     dropped: u64,
 }
 
 impl LinkLog {
-    /// Records an accepted packet; returns the text to log, if any.
+    /// Records an accepted packet. Returns the text to log, if any.
     #[inline]
     pub(crate) fn on_sent(&mut self, name: &str) -> Option<String> {
         if self.dropped == 0 {
@@ -38,7 +38,7 @@ impl LinkLog {
         ))
     }
 
-    /// Records a refused packet; returns the text to log, if any.
+    /// Records a refused packet. Returns the text to log, if any.
     pub(crate) fn on_error(&mut self, name: &str, error: &io::Error) -> Option<String> {
         // While the interface is down, the TUN driver returns EIO and a packet socket ENETDOWN;
         // other errors concern the packet.
@@ -68,7 +68,7 @@ pub(crate) fn down_text(name: &str) -> String {
     )
 }
 
-/// Logs a text about an interface. A guest may set its own down and up as often as it wants.
+/// Logs a text about an interface, up to a limit: a guest may set its own down and up at will.
 pub(crate) fn log(text: Option<String>) {
     static CHANGES: LogLimit = LogLimit::new();
     if let Some(text) = text {
@@ -88,8 +88,8 @@ pub(crate) fn transmit(
     transmit_with((write, name), header, batch, counters)
 }
 
-/// Implements [`Device::transmit`](crate::Device::transmit) with `write`, each call of which sends
-/// one frame.
+/// Implements [`Device::transmit`](crate::Device::transmit) with `write`, each call of which sends one
+/// frame.
 pub(crate) fn transmit_with(
     (mut write, name): (impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>, &str),
     header: FrameHeader,
@@ -121,14 +121,14 @@ pub(crate) fn transmit_with(
 
 /// The meaning of an error of `writev` for the packet.
 enum WriteError {
-    /// No memory or no room now: keep the packet.
+    /// No memory or no room now: the packet is kept.
     QueueFull,
-    /// A signal interrupted the call: retry.
+    /// A signal has interrupted the call, which is repeated.
     Interrupted,
-    /// This packet can never be sent: malformed, or the interface is down, as with an unplugged
+    /// The packet can never be sent: it is malformed, or the interface is down, as with an unplugged
     /// cable.
     BadPacket,
-    /// The interface is gone.
+    /// The interface no longer exists.
     #[cfg(unix)]
     DeviceGone,
 }
@@ -147,7 +147,7 @@ impl WriteError {
             Some(_) => return Self::BadPacket,
             None => {}
         }
-        // Of a device that is not a file, or of another system.
+        // The error is from a device that is not a file, or from another system.
         match error.kind() {
             io::ErrorKind::WouldBlock => Self::QueueFull,
             io::ErrorKind::Interrupted => Self::Interrupted,
@@ -186,13 +186,12 @@ fn write_frame(
     write(&pieces).map(drop)
 }
 
-/// Returns the address family of macOS and iOS (`AF_INET`, `AF_INET6`) before a packet of a utun.
+/// Returns the address family of macOS and iOS (`AF_INET`, `AF_INET6`) that precedes a packet of a utun.
 const fn family(v6: bool) -> u32 {
     if v6 { 30 } else { 2 }
 }
 
-/// Returns the `virtio_net_hdr` of 10 bytes that describes the offloads of a packet which a stack
-/// sends.
+/// Returns the `virtio_net_hdr` of 10 bytes that describes the offloads of a packet that a stack sends.
 pub fn vnet_header(packet: &Packet) -> [u8; VNET_HDR_LEN] {
     vnet::header_of(packet).emit()
 }

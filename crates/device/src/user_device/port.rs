@@ -10,26 +10,26 @@ use fullsend_offload::{Packet, Slice};
 use super::Shared;
 use super::queue::unpin;
 
-/// Longest packet that a device accepts, in bytes: a full IPv6 payload, and its headers down to
-/// Ethernet with a VLAN tag.
+/// Longest packet that a device accepts, bytes: a full IPv6 payload with its IPv6, Ethernet and VLAN
+/// headers.
 pub(super) const PACKET_MAX: usize = 65_535 + 40 + 18;
 
-/// The program's end of a [`UserDevice`](super::UserDevice): it takes the packets that the stack
-/// sends, and passes it packets.
+/// The program's end of a [`UserDevice`](super::UserDevice), which receives the packets that the stack
+/// sends, and passes packets to it.
 ///
-/// Both halves may be used in different tasks: move them out of the fields. With the feature
-/// `futures` the port and its halves are a `Stream` and a `Sink` of packets (`Bytes`). Dropping both
-/// halves ends the device, and with it the stack.
+/// Both halves may be used in different tasks: move them out of the fields. With the feature `futures`,
+/// the port and its halves are a `Stream` and a `Sink` of packets (`Bytes`). Dropping both halves ends
+/// the device, and with it the stack.
 #[derive(Debug)]
 pub struct PacketPort {
-    /// The half that takes the packets that the stack sends.
+    /// The half that receives the packets that the stack sends.
     pub receiver: PacketReceiver,
     /// The half that passes packets to the stack.
     pub sender: PacketSender,
 }
 
 impl PacketPort {
-    /// Takes the next packet that the stack sends: see [`PacketReceiver::recv`].
+    /// Receives the next packet that the stack sends: see [`PacketReceiver::recv`].
     ///
     /// # Errors
     /// The errors of [`PacketReceiver::recv`].
@@ -46,8 +46,8 @@ impl PacketPort {
     }
 }
 
-/// The half of a [`PacketPort`] that takes the packets that the stack sends. Dropping it drops all
-/// later packets.
+/// The half of a [`PacketPort`] that receives the packets that the stack sends. Dropping it makes the
+/// device drop all later packets.
 pub struct PacketReceiver {
     shared: Arc<Shared>,
 }
@@ -72,7 +72,7 @@ impl PacketReceiver {
         poll_fn(|cx| self.poll_recv(cx, buf)).await
     }
 
-    /// Polls for the next packet, as [`recv`](Self::recv) does.
+    /// Polls for the next packet; see [`recv`](Self::recv).
     ///
     /// # Errors
     /// The errors of [`recv`](Self::recv).
@@ -81,28 +81,28 @@ impl PacketReceiver {
             .map(|packet| self.copy(&packet.ok_or_else(stack_has_ended)?, buf))
     }
 
-    /// Takes the next packet without waiting, and returns its length in bytes.
+    /// Receives the next packet without waiting, and returns its length in bytes.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none now, and those of [`recv`](Self::recv).
+    /// `WouldBlock` if there is none now, and the errors of [`recv`](Self::recv).
     pub fn try_recv(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let packet = self.try_recv_packet()?;
         self.copy(&packet, buf)
     }
 
-    /// Waits for the next packet, and returns it without a copy of its payload: with the state of
-    /// its offloads, and a super-segment whole if the device's capabilities admit it. `None` when
+    /// Waits for the next packet, and returns it without copying its payload, with the state of its
+    /// offloads, and as a whole super-segment if the device's capabilities allow it. Returns `None` when
     /// the stack has ended. Cancel safe: dropping the future loses no packet.
     pub async fn recv_packet(&mut self) -> Option<Packet> {
         poll_fn(|cx| self.poll_recv_packet(cx)).await
     }
 
-    /// Polls for the next packet, as [`recv_packet`](Self::recv_packet) does.
+    /// Polls for the next packet; see [`recv_packet`](Self::recv_packet).
     pub fn poll_recv_packet(&mut self, cx: &mut Context<'_>) -> Poll<Option<Packet>> {
         self.shared.outgoing.poll_pop(cx)
     }
 
-    /// Takes the next packet without waiting, with the state of its offloads.
+    /// Receives the next packet without waiting, with the state of its offloads.
     ///
     /// # Errors
     /// `WouldBlock` if there is none now, and `BrokenPipe` when the stack has ended.
@@ -117,8 +117,7 @@ impl PacketReceiver {
         Err(ErrorKind::WouldBlock.into())
     }
 
-    /// Returns the number of packets that were dropped on their way to the program, because they did
-    /// not fit in its buffer.
+    /// Returns the number of packets that were dropped because they did not fit in the program's buffer.
     pub fn dropped(&self) -> u64 {
         self.shared.outgoing.dropped()
     }
@@ -147,8 +146,8 @@ impl PacketSender {
         Self { shared }
     }
 
-    /// Waits for room, and passes a copy of `packet` to the stack. Cancel safe: if the future is
-    /// dropped, the packet was not passed.
+    /// Waits for room, and passes a copy of `packet` to the stack. Cancel safe: if the future is dropped,
+    /// the packet is not passed.
     ///
     /// # Errors
     /// `BrokenPipe` when the stack has ended; `InvalidInput` for an empty packet or one above
@@ -158,9 +157,9 @@ impl PacketSender {
         self.try_send(packet)
     }
 
-    /// Polls for room for a packet of `len` bytes: when it is ready, the next packet of at most that
-    /// length is accepted, or fails because the stack has ended. It is ready for a longer packet than
-    /// [`send`](Self::send) accepts, which then fails.
+    /// Polls for room for a packet of `len` bytes. When it is ready, the next packet of at most that
+    /// length is accepted, or fails because the stack has ended. It is also ready for a packet longer
+    /// than [`send`](Self::send) accepts, which then fails.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<()> {
         self.shared.incoming.poll_room(cx, len)
     }
@@ -168,15 +167,15 @@ impl PacketSender {
     /// Passes a copy of `packet` to the stack without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if the queue is full, and those of [`send`](Self::send).
+    /// `WouldBlock` if the queue is full, and the errors of [`send`](Self::send).
     pub fn try_send(&mut self, packet: &[u8]) -> io::Result<()> {
         check_len(packet.len())?;
         let copy = Slice::try_copied_from([packet]).ok_or(ErrorKind::OutOfMemory)?;
         self.push(Packet::from_frame(copy))
     }
 
-    /// Passes a copy of `packet` to the stack, or drops and counts it if that is not possible, as a
-    /// network card does. Returns whether the stack gets it.
+    /// Passes a copy of `packet` to the stack, or drops and counts it if that is impossible, like a
+    /// network card. Returns whether the stack gets it.
     pub fn inject(&mut self, packet: &[u8]) -> bool {
         let passed = self.try_send(packet).is_ok();
         if !passed {
@@ -186,9 +185,9 @@ impl PacketSender {
     }
 
     /// Waits for room, and passes a packet with the state of its offloads to the stack: unparsed
-    /// ([`Packet::from_frame`]), with `gso_size` and `kind` set if it is a super-segment, and
-    /// `checksum` as it is known. [`vnet_packet`](crate::vnet_packet) makes one of a frame with a
-    /// `virtio_net_hdr`. Cancel safe: if the future is dropped, the packet was not passed.
+    /// ([`Packet::from_frame`]), with `gso_size` and `kind` if it is a super-segment, and with its
+    /// `checksum` state. [`vnet_packet`](crate::vnet_packet) makes one of a frame with a
+    /// `virtio_net_hdr`. Cancel safe: if the future is dropped, the packet is not passed.
     ///
     /// # Errors
     /// The errors of [`send`](Self::send).
@@ -197,11 +196,11 @@ impl PacketSender {
         self.try_send_packet(packet)
     }
 
-    /// Passes a packet with the state of its offloads to the stack without waiting. A packet that is
-    /// not accepted is dropped: call [`poll_ready`](Self::poll_ready) before if it must not be lost.
+    /// Passes a packet with the state of its offloads to the stack without waiting. A packet that is not
+    /// accepted is dropped: call [`poll_ready`](Self::poll_ready) before if it must not be lost.
     ///
     /// # Errors
-    /// `WouldBlock` if the queue is full, and those of [`send`](Self::send).
+    /// `WouldBlock` if the queue is full, and the errors of [`send`](Self::send).
     pub fn try_send_packet(&mut self, packet: Packet) -> io::Result<()> {
         check_len(packet.len())?;
         self.push(packet)

@@ -10,43 +10,43 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::port::PACKET_MAX;
 
-/// A packet that keeps more than this multiple of its length allocated is copied before it waits: an
-/// incoming one, and in a queue with a memory limit also an outgoing one.
+/// Multiple of a packet's length that it may pin while it waits. A packet that pins more is copied: each
+/// incoming one, and outgoing ones in a queue with a memory limit.
 pub(super) const MAX_PINNED: usize = 4;
 
-/// Packets in order, from one end to the other.
+/// A queue of packets from one end to the other.
 pub(super) struct PacketQueue {
     state: Mutex<QueueState>,
     /// Number of packets in the queue.
     len: AtomicUsize,
-    /// Whether a task of the program waits: it is set under the lock, under which the condition that
-    /// the task waits for changes later.
+    /// Whether a task of the program waits. It is set under the lock that also protects the awaited
+    /// condition.
     user_waits: AtomicBool,
     dropped: AtomicU64,
 }
 
 struct QueueState {
     packets: VecDeque<Packet>,
-    /// Memory of the packets: their bytes, and the size of [`Packet`] for each.
+    /// The memory of the packets: their bytes, and the size of [`Packet`] for each.
     bytes: usize,
     max_packets: usize,
     max_bytes: usize,
     /// Whether the memory is limited, so that packets of the stack are copied as well.
     is_limited: bool,
-    /// One end was dropped.
+    /// Whether one end was dropped.
     closed: bool,
-    /// The stack's driver.
+    /// The waker of the stack's driver.
     driver: Option<Waker>,
-    /// The driver has left packets over and is woken when half of the queue is free.
+    /// Whether the driver has packets left over and is woken when half of the queue is free.
     driver_wants_room: bool,
-    /// The driver is woken when the queue is empty.
+    /// Whether the driver is woken when the queue is empty.
     driver_wants_empty: bool,
-    /// The program's task that waits for a packet or for room, and whether it can go on.
+    /// The program's task that waits for a packet or for room, and whether it was woken.
     user: Option<Waker>,
     user_is_ready: bool,
 }
 
-/// Returns the memory that a queued packet is counted with, in bytes.
+/// Returns the memory for which a queued packet counts, bytes.
 fn cost(packet: &Packet) -> usize {
     packet.len() + size_of::<Packet>()
 }
@@ -66,13 +66,13 @@ impl QueueState {
         let packet = self.packets.pop_front()?;
         self.bytes -= cost(&packet);
         if self.packets.is_empty() && self.packets.capacity() > 64 {
-            // A burst does not keep its memory.
+            // The memory of a burst is released.
             self.packets.shrink_to(64);
         }
         Some(packet)
     }
 
-    /// Returns the driver's waker if what it waits for has happened.
+    /// Returns the driver's waker if the event that it waits for has occurred.
     fn driver_to_wake(&mut self) -> Option<Waker> {
         let has_room =
             self.packets.len() <= self.max_packets / 2 && self.bytes <= self.max_bytes / 2;
@@ -140,8 +140,8 @@ impl PacketQueue {
         self.state.lock().closed
     }
 
-    /// Registers the program's task, and unlocks. The waker that it replaces is dropped last: it may
-    /// be the last reference to a task.
+    /// Registers the program's task, and unlocks. The replaced waker is dropped last, as it may be the
+    /// last reference to a task.
     fn register(&self, cx: &Context<'_>, mut state: MutexGuard<'_, QueueState>) {
         state.user_is_ready = false;
         let replaced = state.user.replace(cx.waker().clone());
@@ -157,8 +157,8 @@ impl PacketQueue {
 
     // --- the device's calls, under the stack's lock: they wake no task ---
 
-    /// Moves packets from the front of `batch` to the queue while it has room. If the program has
-    /// dropped its end, the packets are dropped and counted.
+    /// Moves packets from the front of `batch` to the queue while it has room. If the program has dropped
+    /// its end, drops and counts the packets.
     pub(super) fn push_all(&self, batch: &mut VecDeque<Packet>) {
         if batch.is_empty() {
             return;
@@ -201,7 +201,7 @@ impl PacketQueue {
         batch.len() - before
     }
 
-    /// Requests that the driver is woken when the queue is empty. Returns whether it is not now.
+    /// Requests that the driver is woken when the queue is empty. Returns `false` if it is empty now.
     pub(super) fn notify_when_empty(&self) -> bool {
         let mut state = self.state.lock();
         state.driver_wants_empty = !state.packets.is_empty();
@@ -251,7 +251,7 @@ impl PacketQueue {
         Some(packet)
     }
 
-    /// Polls for a packet: `None` if the queue is empty and closed.
+    /// Polls for a packet. Returns `None` if the queue is empty and closed.
     pub(super) fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<Packet>> {
         if let Some(packet) = self.pop() {
             return Poll::Ready(Some(packet));
@@ -265,8 +265,8 @@ impl PacketQueue {
         Poll::Ready(self.pop())
     }
 
-    /// Polls for room for a packet of `bytes`, or for the end of the queue. A packet that is too long
-    /// does not wait, as it fails.
+    /// Polls for room for a packet of `bytes`, or for the end of the queue. A packet that is too long is
+    /// ready at once, as it fails.
     pub(super) fn poll_room(&self, cx: &Context<'_>, bytes: usize) -> Poll<()> {
         let state = self.state.lock();
         if state.closed || bytes > PACKET_MAX || state.accepts(bytes + size_of::<Packet>()) {
@@ -276,8 +276,8 @@ impl PacketQueue {
         Poll::Pending
     }
 
-    /// Appends a packet and wakes the driver, or drops the packet if there is no room. Returns whether
-    /// it was appended.
+    /// Appends a packet and wakes the driver, or drops the packet if there is no room. Returns whether it
+    /// was appended.
     pub(super) fn push(&self, packet: Packet) -> bool {
         let mut state = self.state.lock();
         if state.closed || !state.accepts(cost(&packet)) {
@@ -293,7 +293,7 @@ impl PacketQueue {
         true
     }
 
-    /// Closes the queue and drops its packets, which nothing can take any more.
+    /// Closes the queue and drops its packets, which can no longer be received.
     pub(super) fn discard(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -307,7 +307,7 @@ impl PacketQueue {
         }
     }
 
-    /// Closes the queue; its packets can still be taken.
+    /// Closes the queue; its packets can still be received.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -319,8 +319,8 @@ impl PacketQueue {
     }
 }
 
-/// Copies the payload of a packet that keeps much more memory allocated than it has bytes. Returns
-/// `false` if the allocator refused memory for the copy, which `Chain::limit_pinned` would not report.
+/// Copies the payload of a packet that pins much more memory than its length. Returns `false` if the
+/// allocator refused memory for the copy, which `Chain::limit_pinned` would not report.
 pub(super) fn unpin(packet: &mut Packet) -> bool {
     if packet.payload.pinned() > MAX_PINNED * packet.payload.len() {
         let parts = packet.payload.slices().iter().map(Slice::as_slice);

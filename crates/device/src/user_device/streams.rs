@@ -1,4 +1,4 @@
-//! `Stream` and `Sink` of packets.
+//! The implementations of `Stream` and `Sink` for packets.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use futures_sink::Sink;
 use super::port::{PACKET_MAX, stack_has_ended};
 use super::{PacketPort, PacketReceiver, PacketSender};
 
-/// Packets that the stack sends, each in one piece. Ends when the stack has ended.
+/// A stream of the packets that the stack sends, each in one piece. It ends when the stack has ended.
 impl Stream for PacketReceiver {
     type Item = Bytes;
 
@@ -32,7 +32,8 @@ fn into_bytes(mut packet: Packet) -> Bytes {
     packet.to_bytes().into()
 }
 
-/// Packets for the stack. `poll_ready` waits for room for the longest packet, or for an empty queue.
+/// A sink of packets for the stack. `poll_ready` waits for room for the longest packet, or for an empty
+/// queue.
 impl Sink<Bytes> for PacketSender {
     type Error = io::Error;
 
@@ -57,7 +58,7 @@ impl Sink<Bytes> for PacketSender {
     }
 }
 
-/// Packets that the stack sends: the stream of the receiver.
+/// A stream of the packets that the stack sends, as of the receiver.
 impl Stream for PacketPort {
     type Item = Bytes;
 
@@ -66,7 +67,7 @@ impl Stream for PacketPort {
     }
 }
 
-/// Packets for the stack: the sink of the sender.
+/// A sink of packets for the stack, as of the sender.
 impl Sink<Bytes> for PacketPort {
     type Error = io::Error;
 

@@ -1,4 +1,4 @@
-//! Recognition of checksums that the sender's kernel has left to a network card.
+//! Detection of checksums that the sender's kernel has left to a network card.
 
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::ethernet::EthernetView;
@@ -7,16 +7,16 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::{tcp, udp};
 
-/// Returns whether the checksum field of a TCP or UDP packet holds the sum of the pseudo-header
-/// alone, as a kernel leaves it for a network card that computes checksums.
+/// Returns whether the checksum field of a TCP or UDP packet holds only the sum of the pseudo-header, as
+/// a kernel leaves it for a network card that computes checksums.
 ///
-/// A veth does not compute them, and XDP has no metadata that would report it. Each computed
-/// checksum has this value with a probability of 2^-16; such a packet is not verified.
+/// A veth does not compute them, and XDP has no metadata that reports it. A computed checksum has this
+/// value with a probability of 2^-16; such a packet is not verified.
 pub(crate) fn is_partial(frame: &[u8]) -> bool {
     partial_sum(frame).is_some_and(|(field, pseudo)| field == pseudo.fold())
 }
 
-/// Returns the checksum field of a packet that has one, and the sum of its pseudo-header.
+/// Returns the checksum field and the sum of the pseudo-header of a packet that has both.
 fn partial_sum(frame: &[u8]) -> Option<(u16, Sum)> {
     let ethernet = EthernetView::new(frame).ok()?;
     let packet = frame.get(ethernet.header_len()..)?;

@@ -1,4 +1,4 @@
-//! Opening an interface: memory and rings, the queue, the program, and errors with what to do.
+//! Opening of an interface: its memory, rings, queue and program, and errors with remedies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,17 +16,18 @@ use crate::tun::receive::FrameReader;
 use crate::tun::transmit::{self, LinkLog};
 use crate::{Caps, FrameHeader};
 
-/// Bytes of received packets that a pool of the device's own keeps.
+/// Bytes of free memory that the device's own pool keeps.
 pub(super) const POOL_BYTES: usize = 16 << 20;
 
-/// Frames in each direction.
+/// The number of frames in each direction.
 const RING_LEN: u32 = 2048;
 
-/// The kernel releases the queue of a closed socket some time after `close`.
+/// The number and interval of attempts to bind a queue, which the kernel releases some time after its
+/// last socket was closed.
 const RELEASE_ATTEMPTS: u32 = 200;
 const RELEASE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The largest MTU that drivers with memory of one page for a frame accept, rounded down.
+/// The largest MTU, rounded down, that drivers with one page of memory for each frame accept.
 const USUAL_MTU_MAX: u32 = 3400;
 
 pub(super) fn open(name: &str, pool: Pool) -> io::Result<XdpSocket> {
@@ -80,8 +81,7 @@ pub(super) fn open(name: &str, pool: Pool) -> io::Result<XdpSocket> {
     })
 }
 
-/// Attaches the program in the driver, or else in the kernel's stack, which costs more for each
-/// packet.
+/// Attaches the program in the driver, or else in the kernel's stack, which costs more for each packet.
 fn attach(program: &XdpProgram, name: &str, index: u32) -> io::Result<OwnedFd> {
     let error = match program.attach(index, XdpMode::Native) {
         Err(error) if !is_final(&error) => error,
@@ -96,8 +96,8 @@ fn attach(program: &XdpProgram, name: &str, index: u32) -> io::Result<OwnedFd> {
     Ok(attachment)
 }
 
-/// Returns whether the generic mode would fail as well, or must not be used: it would drop the
-/// packets that do not fit.
+/// Returns whether the generic mode would also fail, or must not be used because it would drop packets
+/// that do not fit.
 fn is_final(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -106,7 +106,7 @@ fn is_final(error: &io::Error) -> bool {
     )
 }
 
-/// Calls `attempt` again while the kernel releases an earlier socket or program.
+/// Repeats `attempt` while the kernel releases an earlier socket or program.
 fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..RELEASE_ATTEMPTS {
         match attempt() {
@@ -162,7 +162,7 @@ fn explain_socket(name: &str, umem_len: usize, error: XskError) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// Adds what to do to an error of attaching the program.
+/// Adds the remedy to an error of attaching the program.
 fn explain_attach(name: &str, mtu: u32, error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ERANGE) => mtu_error(name, mtu),
@@ -177,7 +177,7 @@ fn explain_attach(name: &str, mtu: u32, error: io::Error) -> io::Error {
     }
 }
 
-/// Adds what to do to another error of opening.
+/// Adds the remedy to another error of opening.
 fn explain(name: &str, error: io::Error) -> io::Error {
     let (kind, text) = match error.raw_os_error() {
         Some(libc::ENODEV) => (

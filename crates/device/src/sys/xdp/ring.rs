@@ -1,5 +1,5 @@
-//! The rings of an `AF_XDP` socket: arrays with one producer and one consumer, of which one is the
-//! kernel. Indices count all entries ever produced or consumed, and wrap.
+//! The rings of an `AF_XDP` socket: arrays with one producer and one consumer, one of which is the
+//! kernel. Indices count all entries ever produced or consumed, and wrap around.
 
 use std::io;
 use std::marker::PhantomData;
@@ -79,9 +79,9 @@ impl<T: Entry> Ring<T> {
 /// A ring whose entries this process produces.
 pub(crate) struct ProducerRing<T> {
     ring: Ring<T>,
-    /// Entries written so far.
+    /// The number of entries written so far.
     written: u32,
-    /// Entries that the kernel has been shown.
+    /// The number of entries that are visible to the kernel.
     published: u32,
 }
 
@@ -94,10 +94,10 @@ impl<T: Entry> ProducerRing<T> {
         }
     }
 
-    /// Writes an entry, which the kernel sees after [`publish`](Self::publish). Returns `false` if
-    /// the ring is full.
+    /// Writes an entry, which becomes visible to the kernel with [`publish`](Self::publish). Returns
+    /// `false` if the ring is full.
     pub(crate) fn push(&mut self, entry: T) -> bool {
-        // Acquire: the kernel has read the entry before it is overwritten.
+        // Acquire: the kernel has read the old entry before it is overwritten.
         let consumed = self.ring.word(self.ring.consumer).load(Ordering::Acquire);
         if self.written.wrapping_sub(consumed) >= self.ring.len {
             return false;
@@ -113,7 +113,7 @@ impl<T: Entry> ProducerRing<T> {
             return;
         }
         self.published = self.written;
-        // Release: the kernel sees the entries, and the frames that they name, before the index.
+        // Release: the entries and their frames become visible to the kernel before the index.
         let producer = self.ring.word(self.ring.producer);
         producer.store(self.written, Ordering::Release);
     }
@@ -121,7 +121,8 @@ impl<T: Entry> ProducerRing<T> {
     /// Returns the number of entries that the kernel has not consumed.
     pub(crate) fn unconsumed(&self) -> u32 {
         let consumed = self.ring.word(self.ring.consumer).load(Ordering::Acquire);
-        // A kernel that consumed more than was produced would be wrong: at most a full ring.
+        // A faulty kernel may report more entries consumed than produced: the result is at most a full
+        // ring.
         self.written.wrapping_sub(consumed).min(self.ring.len)
     }
 
@@ -135,11 +136,11 @@ impl<T: Entry> ProducerRing<T> {
 /// A ring whose entries the kernel produces.
 pub(crate) struct ConsumerRing<T> {
     ring: Ring<T>,
-    /// Entries read so far.
+    /// The number of entries read so far.
     read: u32,
-    /// Entries that the kernel may overwrite.
+    /// The number of entries that the kernel may overwrite.
     released: u32,
-    /// Entries that the kernel has produced, when last loaded.
+    /// The number of entries that the kernel had produced when it was last loaded.
     produced: u32,
 }
 
@@ -153,10 +154,10 @@ impl<T: Entry> ConsumerRing<T> {
         }
     }
 
-    /// Returns the next entry, whose place the kernel gets back with [`release`](Self::release).
+    /// Returns the next entry, whose slot returns to the kernel with [`release`](Self::release).
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.read == self.produced {
-            // Acquire: the entries, and the frames that they name, are read after the index.
+            // Acquire: the entries and their frames are read after the index.
             self.produced = self.ring.word(self.ring.producer).load(Ordering::Acquire);
             if self.read == self.produced {
                 return None;

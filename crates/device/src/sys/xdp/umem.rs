@@ -6,32 +6,32 @@ use libc::xdp_desc;
 
 use super::Mapping;
 
-/// The length of a frame in memory, in bytes.
+/// The size of a frame in memory, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameLen {
     Half = 2048,
     Page = 4096,
 }
 
-/// Bytes that the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel leaves free before a received frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
 
 impl FrameLen {
-    /// Returns the shortest that a received frame of `len` bytes fits into, if there is one.
+    /// Returns the smallest size that holds a received frame of `len` bytes, or `None` if none does.
     pub(crate) fn holding(len: usize) -> Option<Self> {
         let fits = |frame: &Self| len + HEADROOM <= *frame as usize;
         [Self::Half, Self::Page].into_iter().find(fits)
     }
 }
 
-/// Memory of frames of the same length, each of which belongs either to the kernel or to this
-/// process. The first half is for received frames, the second for sent ones.
+/// Memory of frames of one size, each of which belongs either to the kernel or to this process. The first
+/// half is for received frames, the second for sent ones.
 pub(crate) struct Umem {
     mapping: Mapping,
     frame_len: usize,
-    /// Frames in each half.
+    /// The number of frames in each half.
     half: u32,
-    /// Frames to send that belong to this process.
+    /// The frames to send that belong to this process.
     free: Vec<u32>,
 }
 
@@ -69,9 +69,9 @@ impl Umem {
         (0..u64::from(self.half)).map(move |frame| frame * len)
     }
 
-    /// Copies a received frame, or its beginning if not all fits, to `to`. Returns the address of the frame
-    /// to receive into again and the number of bytes; `None` if the descriptor does not name a frame
-    /// for reception.
+    /// Copies a received frame, or the part that fits, to `to`. Returns the frame's address for the next
+    /// reception and the number of bytes, or `None` if the descriptor does not name a frame for
+    /// reception.
     pub(crate) fn read(&self, desc: xdp_desc, to: &mut [u8]) -> Option<(u64, usize)> {
         let at = usize::try_from(desc.addr).ok()?;
         let (frame, offset) = (at / self.frame_len, at % self.frame_len);
@@ -89,7 +89,7 @@ impl Umem {
         Some(((frame * self.frame_len) as u64, copied))
     }
 
-    /// Copies the pieces to a free frame, and returns its descriptor. `None` if no frame is free.
+    /// Copies the pieces to a free frame, and returns its descriptor, or `None` if no frame is free.
     ///
     /// # Panics
     /// If the pieces are longer than a frame.
@@ -98,8 +98,8 @@ impl Umem {
         let mut len = 0;
         for piece in pieces {
             assert!(piece.len() <= self.frame_len - len, "the frame is too long");
-            // SAFETY: the bytes lie within one frame of the mapping, which belongs to this process
-            // since it was free; the piece is memory of somewhere else.
+            // SAFETY: the bytes lie within one frame of the mapping, which belongs to this process since
+            // it was free; the piece is other memory.
             unsafe {
                 let to = self.mapping.start.add(at + len);
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
@@ -113,8 +113,8 @@ impl Umem {
         })
     }
 
-    /// Takes back a frame that the kernel has sent, or that was not sent. An address that does not
-    /// name a frame for sending is ignored.
+    /// Makes a frame free again that the kernel has sent, or that was not sent. Ignores an address that
+    /// does not name a frame for sending.
     pub(crate) fn free(&mut self, addr: u64) {
         let frame = addr / self.frame_len as u64;
         let range = u64::from(self.half)..2 * u64::from(self.half);
