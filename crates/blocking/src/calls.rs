@@ -1,4 +1,4 @@
-//! Socket calls, of which some may wait.
+//! Socket calls, some of which may wait.
 
 mod io;
 mod pipe;
@@ -20,7 +20,7 @@ pub(crate) fn deadline_after(now: Instant, span: Option<Nanos>) -> Option<Instan
 /// The timeout of a call.
 #[derive(Clone, Copy)]
 enum Timeout {
-    /// It does not wait.
+    /// The call does not wait.
     None,
     /// The socket's `SO_RCVTIMEO`.
     Receive,
@@ -160,7 +160,7 @@ impl Stack {
         let (mut shard, now) = self.shared.lock();
         let alive = shard.check_alive();
         let closed = shard.posix.close(now, handle);
-        // Under the lock under which the socket was closed: no packet can be read in between.
+        // Copied under the same lock as the close, so that no packet is read in between.
         let copied = closed.is_ok() && self.loans.copy_all(handle);
         self.finish_call(shard, now);
         if copied {

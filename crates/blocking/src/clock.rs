@@ -33,8 +33,8 @@ impl Clock {
         Self(ClockSource::Manual(Arc::default()))
     }
 
-    /// Returns a clock that calls `now` for the time in ns since any fixed point. It must not run
-    /// backwards.
+    /// Returns a clock that calls `now` for the time in ns since any fixed point. `now` must never return
+    /// less than before.
     pub fn from_fn(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(ClockSource::Callback(Arc::new(now)))
     }
@@ -53,8 +53,8 @@ impl Clock {
         }
     }
 
-    /// Advances a manual clock to `at`, unless it is later already. The stack notices at its next
-    /// call of [`Stack::run_timers`](crate::Stack::run_timers). Has no effect on other clocks.
+    /// Advances a manual clock to `at` if that is later. The stack notices at its next call of
+    /// [`Stack::run_timers`](crate::Stack::run_timers). Has no effect on other clocks.
     pub fn advance_to(&self, at: Instant) {
         if let ClockSource::Manual(ns) = &self.0 {
             ns.fetch_max(at.as_nanos(), Ordering::AcqRel);

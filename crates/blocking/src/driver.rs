@@ -1,4 +1,4 @@
-//! The thread of a stack with a device. It receives, runs timers, and transmits what no call
+//! The thread of a stack with a device. It receives, runs timers, and transmits packets that no call has
 //! transmitted.
 
 use std::io;
@@ -19,10 +19,10 @@ pub(crate) use crate::driver_waker::DriverWaker;
 use crate::signals;
 use crate::stack::Shared;
 
-/// The log lines about what the peers of hosts cause.
+/// The limit of the log lines about events that peers cause.
 static NOTICES: LogLimit = LogLimit::new();
 
-/// What to do after a poll.
+/// The driver's next action after a poll.
 enum DriverAction {
     /// Poll again at once.
     Again,

@@ -18,7 +18,7 @@ impl EventFd {
     }
 
     pub(crate) fn signal(&self) {
-        // Fails only if the counter is full; the file is readable then.
+        // Fails only if the counter is full; the file is then readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

@@ -38,7 +38,7 @@ impl OutboxDrainer {
         let _ = self.output.set(output);
     }
 
-    /// Empties the outbox. Returns false if it is empty, without `output`, or if another thread
+    /// Empties the outbox. Returns false if it is empty, if no `output` is set, or if another thread
     /// empties it.
     pub(crate) fn drain_outbox(&self, outbox: &Outbox) -> bool {
         let Some(output) = self.output.get().filter(|_| !outbox.is_empty()) else {

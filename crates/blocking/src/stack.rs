@@ -73,7 +73,7 @@ impl Shared {
         (shard, now)
     }
 
-    /// Transmits pending packets and wakes ready threads and, if needed, the driver. Follows every
+    /// Transmits pending packets and wakes ready threads and, if needed, the driver. Must follow every
     /// call.
     pub(crate) fn transmit_and_wake(&self, shard: &mut Shard, now: Instant) {
         if shard.transmit_and_wake(now)
@@ -230,7 +230,7 @@ impl Stack {
         self.shared.lock().0.sleepers.has_sleepers()
     }
 
-    /// Advances a [manual](Clock::manual) clock to `at`, unless it is later already.
+    /// Advances a [manual](Clock::manual) clock to `at` if that is later.
     pub fn advance_to(&self, at: Instant) {
         self.shared.clock.advance_to(at);
     }
@@ -298,9 +298,8 @@ impl Stack {
     }
 
     /// Waits until the peers have acknowledged all written data and FINs of every connection, closed
-    /// sockets included, for at most `timeout`; `None` waits until the connections have timed out. Drop
-    /// the stack then: nothing that was written is lost. Open connections without unacknowledged data
-    /// are reset by that, as always.
+    /// sockets included, for at most `timeout`; `None` waits until the connections have timed out. If the
+    /// stack is dropped afterwards, no written data is lost. The drop resets open connections, as always.
     ///
     /// # Errors
     /// ETIMEDOUT if there is unacknowledged data after `timeout`. On a stack that has ended, the error
@@ -315,7 +314,7 @@ impl Stack {
             if shard.is_flushed() {
                 return Ok(());
             }
-            // As in `wait`: what this thread sends may be answered at once.
+            // As in `wait`: the peer may answer at once what this thread sends.
             if may_drain_outbox && self.must_drain_outbox() {
                 drop(shard);
                 may_drain_outbox = self.drain_outbox();

@@ -32,7 +32,7 @@ thread_local! {
 /// The event that a thread sleeps for.
 #[derive(Clone, Copy)]
 pub(crate) enum WaitFor<'a> {
-    /// One of these handles becomes ready.
+    /// Any of these handles becomes ready.
     Handles(&'a [Handle]),
     /// All written data of every connection is acknowledged.
     Flush,

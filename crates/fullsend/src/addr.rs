@@ -1,4 +1,4 @@
-//! Conversion to socket addresses and names: every form that `tokio::net::ToSocketAddrs` accepts.
+//! Conversion to socket addresses and names, from every form that `tokio::net::ToSocketAddrs` accepts.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::engine::Engine;
 
-/// Socket addresses, or a name that a [`Resolve`](crate::Resolve) turns into them: what
-/// [`ToAddrs`] returns.
+/// Socket addresses, or a name that a [`Resolve`](crate::Resolve) turns into them, as [`ToAddrs`] returns
+/// them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Addrs(Target);
 
@@ -50,7 +50,7 @@ impl Addrs {
             .collect())
     }
 
-    /// Returns the first address, as [`resolve`](Self::resolve) does.
+    /// Returns the first address that [`resolve`](Self::resolve) would return.
     pub(crate) async fn resolve_first(self, engine: &Engine) -> io::Result<SocketAddr> {
         if let Target::Literal(addrs) = &self.0
             && let Some(&first) = addrs.first()
@@ -60,8 +60,8 @@ impl Addrs {
         Ok(self.resolve(engine).await?[0])
     }
 
-    /// Returns the addresses to bind to, in order, without a resolver: of names, only `localhost` has
-    /// one (RFC 6761 6.3).
+    /// Returns the addresses to bind to, in order, without a resolver: the only name with addresses is
+    /// `localhost` (RFC 6761 6.3).
     pub(crate) fn local(self) -> io::Result<SmallVec<[SocketAddr; 1]>> {
         match self.0 {
             Target::Literal(addrs) => checked(addrs),
@@ -108,7 +108,8 @@ fn loopback(port: u16) -> SmallVec<[SocketAddr; 1]> {
     addrs.collect()
 }
 
-/// Returns whether a name stands for the stack itself; no server is asked for it (RFC 6761 6.3).
+/// Returns whether a name stands for the stack itself, so that no server is queried for it (RFC 6761
+/// 6.3).
 pub(crate) fn is_localhost(name: &str) -> bool {
     name.trim_end_matches('.').eq_ignore_ascii_case("localhost")
 }
@@ -128,9 +129,9 @@ impl From<SocketAddr> for Addrs {
     }
 }
 
-/// Conversion to socket addresses to connect, send or bind to: for `SocketAddr`, `"10.0.0.2:80"`,
-/// `"[fd00::2]:80"`, `"example.com:80"`, `(ip, port)`, `("example.com", 80)` and `&[SocketAddr]`. The twin
-/// of `tokio::net::ToSocketAddrs`.
+/// Conversion to socket addresses to connect, send or bind to, for `SocketAddr`, `"10.0.0.2:80"`,
+/// `"[fd00::2]:80"`, `"example.com:80"`, `(ip, port)`, `("example.com", 80)` and `&[SocketAddr]`. It
+/// corresponds to `tokio::net::ToSocketAddrs`.
 pub trait ToAddrs {
     /// Returns the addresses, or the name to resolve.
     ///

@@ -72,7 +72,7 @@ pub struct Builder {
     dns_servers: Vec<IpAddr>,
     resolver: Option<Arc<dyn Resolve>>,
     shards: usize,
-    /// The runtime of each shard's driver; empty for the current one.
+    /// The runtime of each shard's driver; empty if all use the current one.
     runtimes: Vec<Handle>,
     /// The first error in an argument.
     error: Option<Error>,
@@ -116,9 +116,9 @@ impl Builder {
         self
     }
 
-    /// Sets a congestion control of the program for the stack's connections, in place of
-    /// `tcp_congestion_control`: `create` creates one for each. Listeners and streams may select another
-    /// one.
+    /// Sets a congestion control of the program for the stack's connections, instead of
+    /// `tcp_congestion_control`: `create` creates one for each connection. Listeners and streams may
+    /// select another one.
     ///
     /// See [`CongestionControl`] for how to write one, and the example `congestion`.
     #[must_use]
@@ -148,13 +148,12 @@ impl Builder {
     /// 4 KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), or an equal part of a 16th of the memory
     /// (`tcp_minimum_mem`) if that is less.
     ///
-    /// All of the stack's memory is less than `bytes` then: also the number of connections is limited
-    /// (`tcp_max_sockets`, one for 7 KiB), and the device's queues and buffers, datagrams, fragments,
-    /// free payload memory (in place of [`pool_bytes`](Self::pool_bytes)) and tables are.
-    /// `docs/memory.md` lists the shares,
-    /// the counters of what is dropped, and what is not included: sockets that the application
-    /// opens without limit, and packets and `Bytes` that it keeps. At least 8 MiB are needed for each
-    /// shard.
+    /// All of the stack's memory is then less than `bytes`: it also limits the number of connections
+    /// (`tcp_max_sockets`, one for 7 KiB), the device's queues and buffers, datagrams, fragments, free
+    /// payload memory (instead of [`pool_bytes`](Self::pool_bytes)) and tables. `docs/memory.md` lists
+    /// the shares, the counters of dropped data, and the memory that is not included: sockets that the
+    /// application opens without limit, and packets and `Bytes` that it keeps. Each shard needs at least
+    /// 8 MiB.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -222,9 +221,9 @@ impl Builder {
         self
     }
 
-    /// Sets the timer of the stack's driver, in place of tokio's with its resolution of 1 ms and the
-    /// kernel's for departure times: a simulation in virtual time is then exact to the nanosecond.
-    /// The stack reads its time from tokio in any case (`tokio::time::Instant`).
+    /// Sets the timer of the stack's driver, which replaces tokio's, with its resolution of 1 ms, and the
+    /// kernel's for departure times: a simulation in virtual time is then exact to the nanosecond. The
+    /// stack reads its time from tokio in any case (`tokio::time::Instant`).
     ///
     /// The device then needs no file descriptor: the timer wakes the driver also when the device has
     /// received packets. The stack has one shard and no [busy polling](Self::busy_poll).
@@ -249,8 +248,8 @@ impl Builder {
         self.error.get_or_insert(error);
     }
 
-    /// Opens the device and spawns the stack's driver task on the current tokio runtime, or those of
-    /// its shards on the runtimes of [`shards_on`](Self::shards_on). The I/O and time drivers of the
+    /// Opens the device and spawns the stack's driver task on the current tokio runtime, or the drivers
+    /// of its shards on the runtimes of [`shards_on`](Self::shards_on). The I/O and time drivers of the
     /// runtime must be enabled.
     ///
     /// # Errors

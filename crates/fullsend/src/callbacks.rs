@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     /// Whether this thread runs callbacks.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
-    /// Calls that this thread makes after the callbacks that run.
+    /// Calls that this thread makes after the running callbacks.
     static DEFERRED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn run(callbacks: impl FnOnce()) -> Result<(), Panic> {
     outcome
 }
 
-/// Does what callbacks have deferred. Called without the lock of any shard.
+/// Makes the calls that callbacks have deferred. Must be called without the lock of any shard.
 pub(crate) fn run_deferred() {
     // An entry may drop further sockets.
     for deferred in DEFERRED.take() {

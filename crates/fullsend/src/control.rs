@@ -15,7 +15,7 @@
 //! `capture` with `data` (a length, with that number of bytes of pcapng after the line), then `end`.
 //! The stack is locked for a short time for each reply, and never while waiting for a client.
 //!
-//! This module is there with the crate's feature `control`.
+//! This module requires the crate's feature `control`.
 
 mod capture;
 mod client;
@@ -81,8 +81,8 @@ impl Stack {
     }
 
     #[doc(hidden)] // for `fullsend-gateway`
-    /// Returns the connections with these local addresses and peers, read under one lock of each
-    /// shard; `None` for those that do not exist.
+    /// Returns the connections with these local addresses and peers, read under one lock of each shard;
+    /// `None` for connections that do not exist.
     pub fn connections(&self, addresses: &[(SocketAddr, SocketAddr)]) -> Vec<Option<SocketInfo>> {
         let mut found = vec![None; addresses.len()];
         for engine in self.engines() {

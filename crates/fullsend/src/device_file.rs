@@ -20,8 +20,8 @@ mod unix {
 
     use crate::runtime::with_io;
 
-    /// Number of calls in succession that found room after which room is no longer reported. Bulk
-    /// transfers find none again and again.
+    /// Number of consecutive calls with room after which room is no longer reported. Bulk transfers keep
+    /// running out of room.
     const CALLS_WITH_ROOM: u8 = 32;
 
     /// A duplicate of the descriptor of a device, registered with tokio.
@@ -55,12 +55,12 @@ mod unix {
             self.room.poll(cx)
         }
 
-        /// Notes that the device has accepted all packets.
+        /// Records that the device has accepted all packets.
         pub(crate) fn on_room(&mut self) {
             self.room.on_room();
         }
 
-        /// Returns whether the device is lost. If not, the task is woken when it is. Not to be called
+        /// Returns whether the device is lost. If not, the task is woken when it is. Must not be called
         /// after it has returned true.
         pub(crate) fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
             self.lost.as_mut().poll(cx).is_ready()
@@ -153,10 +153,10 @@ mod without {
     use std::io;
     use std::task::{Context, Poll};
 
-    /// No device has a file on this system.
+    /// The file of a device, which does not exist on this system.
     pub(crate) struct DeviceFile(Infallible);
 
-    /// The readiness of a device, of which there is none.
+    /// The readiness of a device's file, which does not exist on this system.
     pub(crate) struct Readable<'a>(&'a DeviceFile);
 
     impl DeviceFile {

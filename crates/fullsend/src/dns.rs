@@ -66,14 +66,14 @@ impl DnsResolver {
         }
     }
 
-    /// Sets how long to wait for the answer of one server; 5 s at first.
+    /// Sets the time to wait for the answer of one server; 5 s by default.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets how often each server is queried, at least once; twice at first.
+    /// Sets the number of queries to each server, at least one; two by default.
     #[must_use]
     pub const fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
@@ -118,7 +118,7 @@ impl DnsResolver {
         }
     }
 
-    /// Queries the servers in turn until one has an answer.
+    /// Queries the servers in turn until one answers.
     async fn query(&self, stack: &Stack, name: &str, kind: u16) -> io::Result<Vec<IpAddr>> {
         let mut failure = io::Error::new(
             io::ErrorKind::NotFound,
@@ -148,7 +148,7 @@ impl DnsResolver {
 impl Resolve for DnsResolver {
     fn resolve<'a>(&'a self, stack: &'a Stack, name: &'a str) -> Resolving<'a> {
         Box::pin(async move {
-            // RFC 6761 6.3: queries for it are not sent.
+            // Queries for `localhost` are not sent (RFC 6761 6.3).
             if is_localhost(name) {
                 return Ok(LOOPBACK.to_vec());
             }
@@ -198,7 +198,7 @@ impl<'a> Query<'a> {
         let mut buf = vec![0; MAX_DATAGRAM];
         for _ in 0..MAX_DATAGRAMS {
             let (len, from) = socket.recv_from(&mut buf).await?;
-            // A datagram of another host can have arrived before the socket was connected.
+            // A datagram from another host may have arrived before the socket was connected.
             let is_server = from.ip().to_canonical() == server.ip().to_canonical();
             if !is_server || from.port() != server.port() {
                 continue;

@@ -31,14 +31,15 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// The time that `timer` is set to.
     timer_at: Instant,
-    /// Created for the first packet with a departure time; the error is that of its creation.
+    /// The kernel's timer, created for the first packet with a departure time, or the error of its
+    /// creation.
     #[cfg(target_os = "linux")]
     fine_timer: Option<io::Result<FineTimer>>,
-    /// The timer to use instead of both.
+    /// The caller's timer, which replaces both.
     custom_timer: Option<Box<dyn DriverTimer>>,
-    /// For how long the device is polled after it received something.
+    /// Time for which the device is polled after it received something.
     busy_poll: Option<Nanos>,
-    /// When busy polling ends.
+    /// Time at which busy polling ends.
     poll_until: Option<Instant>,
 }
 

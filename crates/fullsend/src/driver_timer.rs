@@ -1,10 +1,10 @@
-//! The timer of a driver, where the caller provides it.
+//! A timer of a driver that the caller provides.
 
 use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
-/// A timer for the driver of a stack, in place of tokio's: see
+/// A timer for the driver of a stack, which replaces tokio's: see
 /// [`Builder::timer`](crate::Builder::timer).
 ///
 /// ```
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 /// ```
 pub trait DriverTimer: Send {
     /// Returns ready if `deadline` has passed. Otherwise arranges that the task of `cx` is woken at
-    /// `deadline`, with `None` at no time, and returns pending.
+    /// `deadline` (never for `None`), and returns pending.
     ///
     /// The driver calls it before each wait, with its next deadline, which replaces the one before.
     /// Time is that of `tokio::time::Instant`. The task may be woken at other times, too: when it is

@@ -4,9 +4,8 @@ use std::task::Waker;
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// A driver's wake-up signal, sent at most once for each of its polls. It has cache lines of its
-/// own: those of a stack's shards are allocated one after the other and used by different
-/// processors.
+/// A driver's wake-up signal, sent at most once for each of its polls, on its own cache lines: the
+/// signals of a stack's shards are allocated one after the other and used by different processors.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct DriverWaker {

@@ -38,7 +38,7 @@ use crate::clock::Clock;
 use crate::device_file::DeviceFile;
 pub(crate) use crate::driver_waker::DriverWaker;
 
-/// The log lines about what the peers of stacks cause.
+/// The limit of the log lines about events that peers cause.
 static NOTICES: LogLimit = LogLimit::new();
 
 /// The device of a shard: without a control socket, no capture wraps it.
@@ -66,14 +66,14 @@ pub(crate) struct Shard {
     was_flushed: bool,
     /// Tasks that wait for the end of the stack.
     close_waiters: WaitList,
-    /// Why the stack has stopped.
+    /// The reason why the stack has stopped.
     stop_reason: Option<(io::ErrorKind, String)>,
 }
 
 /// The queue of a shard's device, and with several shards the access to their backlogs.
 pub(crate) type ShardQueue = (Box<dyn Device>, Option<Handover>);
 
-/// A shard with its lock. It shares no cache line with another shard's.
+/// A shard with its lock, which shares no cache line with another shard.
 #[repr(align(128))]
 pub(crate) struct Engine {
     /// Read only while `shard` is locked, as time must never run backwards for the host.
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
     pub(crate) index: usize,
     /// The access to the backlogs of the stack's shards; `None` with one shard.
     handover: Option<Handover>,
-    /// Lets the device notify its user, without the lock.
+    /// The function with which the device notifies its user, called without the lock.
     notifier: Option<Notifier>,
     /// The other end of an in-process link.
     peer: OnceLock<Peer>,
@@ -211,8 +211,8 @@ impl Engine {
         ran
     }
 
-    /// Appends `data` to a segment of a connection that waits already. Returns false, with nothing
-    /// written, if there is none or the write needs more than that: then use
+    /// Appends `data` to a waiting segment of a connection. Returns false, with nothing written, if there
+    /// is none or more than an append is needed: then use
     /// [`run_with_lazy_clock`](Self::run_with_lazy_clock).
     #[inline]
     pub(crate) fn try_append(&self, id: TcpId, data: &[u8]) -> bool {
@@ -227,7 +227,7 @@ impl Engine {
         appended != AppendOutcome::NotAppended
     }
 
-    /// Transmits what is ready, reading the clock only then, and unlocks.
+    /// Transmits ready packets, reading the clock only then, and unlocks.
     #[inline]
     fn transmit_and_unlock(&self, mut shard: MutexGuard<'_, Shard>, flush_now: bool) {
         let Shard { host, pump, .. } = &mut *shard;

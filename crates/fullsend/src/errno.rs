@@ -56,7 +56,7 @@ mod system {
         };
     }
 
-    // Those of Winsock; where it has none, of Windows itself.
+    // The numbers of Winsock, or of Windows itself if Winsock has none.
     errnos! {
         EACCES = 10013;
         EADDRINUSE = 10048;

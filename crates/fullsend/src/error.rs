@@ -12,14 +12,14 @@ use crate::errno::{
     os_error,
 };
 
-/// Converts to the `io::Error` that a tokio user expects: the operating system's own, with its number,
-/// where a kernel returns one. A kernel's error has no text of its own; the address and the remedy are
+/// Converts to the `io::Error` that a tokio user expects: the operating system's own error with its
+/// number if a kernel returns one. Such an error has no text of its own; the address and the remedy are
 /// traced.
 pub(crate) fn io_error(error: StackError) -> Error {
     let errno = match error {
         StackError::Tcp(error) => return tcp_error(error),
         StackError::NoSuchSocket => return os_error(ENOTCONN),
-        // A kernel has no error with these meanings.
+        // No error of a kernel has these meanings.
         StackError::TentativeAddress(_)
         | StackError::DuplicateAddress(_)
         | StackError::OtherShard(_) => {
@@ -66,7 +66,7 @@ pub(crate) fn would_block() -> Error {
     os_error(EAGAIN)
 }
 
-/// Returns a value of one octet, as tokio's methods take it, which is at least `least`.
+/// Returns `value`, which tokio's methods pass as `u32`, as one octet if it is at least `least`.
 pub(crate) fn octet(name: &str, value: u32, least: u8) -> Result<u8, Error> {
     let octet = u8::try_from(value).ok().filter(|value| *value >= least);
     octet.ok_or_else(|| {

@@ -1,5 +1,4 @@
-//! A timer for the departures of paced packets: tokio's, with its resolution of 1 ms, is too
-//! coarse.
+//! A timer for the departures of paced packets, for which tokio's resolution of 1 ms is too coarse.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,9 +17,9 @@ use crate::device_file::register;
 /// A kernel timer (timerfd), precise to some microseconds.
 pub(crate) struct FineTimer {
     fd: AsyncFd<OwnedFd>,
-    /// The time that it is set to, or `None` once it has fired.
+    /// The time at which the timer fires, or `None` once it has fired.
     at: Option<Instant>,
-    /// When it was last set.
+    /// The time at which the timer was last set.
     set_at: Option<Instant>,
 }
 

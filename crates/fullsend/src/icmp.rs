@@ -1,4 +1,4 @@
-//! ICMP messages that an application processes in place of the stack.
+//! ICMP messages that an application processes instead of the stack.
 
 use std::future::poll_fn;
 use std::io;

@@ -21,7 +21,7 @@
 //! see [`TcpStream::flushed`] and [`Stack::shutdown`].
 //!
 //! # Features
-//! None is on by default.
+//! No feature is on by default.
 //! - `axum`: [`TcpListener`] implements `axum::serve::Listener`.
 //! - `futures`: [`PacketPort`] is a `Stream` and a `Sink` of packets.
 //! - `control`: the control socket, through which `fullsend stat` inspects and configures a running

@@ -64,7 +64,7 @@ pub struct PingReply {
     pub data: Chain,
     /// TTL or hop limit of the answer on arrival.
     pub ttl: u8,
-    /// Why the request has no reply.
+    /// The reason why the request has no reply; `None` for a reply.
     pub error: Option<PingError>,
 }
 
@@ -200,7 +200,7 @@ impl PingSocket {
     /// Receives the next reply or error without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none, and those of [`recv`](Self::recv).
+    /// `WouldBlock` if there is none, and the errors of [`recv`](Self::recv).
     pub fn try_recv(&self) -> io::Result<PingReply> {
         let next = self.op(|ping| ping.recv().map_err(io_error))?;
         next.map(PingReply::of_host).ok_or_else(would_block)

@@ -13,8 +13,8 @@ use fullsend_stack::Interest as HostInterest;
 use tokio::io::{Interest, Ready};
 use tokio::task::coop::poll_proceed;
 
-/// The directions in which a call has succeeded, or the socket was ready, since a call would have
-/// blocked.
+/// The directions in which the socket was ready or a call has succeeded, and no call would have blocked
+/// since.
 #[derive(Debug, Default)]
 pub(crate) struct StickyReadiness {
     readable: AtomicBool,
@@ -93,8 +93,8 @@ impl StickyReadiness {
     }
 }
 
-/// Returns whether a socket is ready as the result of a poll. A socket that is not has registered the
-/// task's waker.
+/// Converts the readiness of a socket to the result of a poll. A socket that is not ready must have
+/// registered the task's waker.
 #[inline]
 pub(crate) fn poll_of(is_ready: io::Result<bool>) -> Poll<io::Result<()>> {
     match is_ready {

@@ -1,4 +1,4 @@
-//! Resolvers: from names to addresses.
+//! Resolvers of names to addresses.
 
 use std::future::Future;
 use std::io;
@@ -42,9 +42,9 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + 
 /// # Ok(()) }
 /// ```
 pub trait Resolve: Send + Sync + 'static {
-    /// Returns the addresses of host `name`, in the order in which they are to be tried. `stack` is
-    /// the stack that connects or sends to the host; the resolver must not keep a handle to it, as
-    /// the stack would not end then.
+    /// Returns the addresses of host `name`, in the order in which they are to be tried. `stack` is the
+    /// stack that connects or sends to the host; the resolver must not keep a handle to it, because the
+    /// stack would then not end.
     ///
     /// The future's errors are returned by the call that needs the address.
     fn resolve<'a>(&'a self, stack: &'a Stack, name: &'a str) -> Resolving<'a>;

@@ -1,4 +1,4 @@
-//! The drivers of the tokio runtime that a stack needs: their lack is an error.
+//! Access to the drivers of the tokio runtime that a stack needs; a missing driver is an error.
 
 use std::io::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ pub(crate) fn new_timer(at: Instant) -> Result<Pin<Box<Sleep>>> {
 /// Calls `open`, which registers with the I/O driver of the current runtime.
 ///
 /// # Errors
-/// `Other` if the runtime has no I/O driver, and those of `open`.
+/// `Other` if the runtime has no I/O driver, and the errors of `open`.
 pub(crate) fn with_io<T>(open: impl FnOnce() -> Result<T>) -> Result<T> {
     with_driver("io", open)
 }

@@ -217,7 +217,7 @@ impl Stack {
         }
     }
 
-    /// Returns the cookie that a Fast Open server has sent to any shard, for the one that connects.
+    /// Returns the Fast Open cookie that a server has sent to any shard, for the shard that connects.
     pub(crate) fn fastopen_server(&self, peer: IpAddr) -> Option<FastopenServer> {
         if self.shard_count() == 1 {
             return None;
@@ -391,7 +391,7 @@ impl Stack {
         self.engine.closed().await
     }
 
-    /// Returns why the stack has stopped, as [`closed`](Self::closed) does, or `None` while it
+    /// Returns the reason why the stack has stopped, as [`closed`](Self::closed) does, or `None` while it
     /// runs.
     pub fn close_reason(&self) -> Option<io::Error> {
         self.engine.group.close_reason()

@@ -154,8 +154,7 @@ impl UdpSocket {
         }
     }
 
-    /// Returns the local address: the bound one, or once the socket is connected the one that it
-    /// sends from.
+    /// Returns the local address: the bound one, or the source address of a connected socket.
     ///
     /// # Errors
     /// The stack's error if it has stopped ([`Stack::closed`]).

@@ -1,4 +1,4 @@
-//! The `read`, `write`, `recv` and `send` families.
+//! C's calls that receive and send: the families of `read`, `write`, `recv` and `send`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};

@@ -31,8 +31,8 @@ unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]>
     unsafe { ptr::array_mut(files, n.ok_or(Errno::EINVAL)?) }
 }
 
-/// Waits for descriptors: `poll(2)`. Entries of unknown descriptors are `POLLNVAL`, and those of
-/// negative ones are skipped.
+/// Waits for descriptors: `poll(2)`. Entries of unknown descriptors become `POLLNVAL`; entries of
+/// negative descriptors are skipped.
 ///
 /// Without any known descriptor it sleeps by the clock of [`Descriptors::stack`]. If there is none,
 /// it sleeps by the system's clock, and a signal ends the sleep with EINTR.

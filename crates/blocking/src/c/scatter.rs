@@ -10,8 +10,8 @@ type MemoryRange = (*mut u8, usize);
 
 /// Disjoint buffers for a call that fills several pieces of the caller's memory.
 ///
-/// Two pieces may overlap: Linux fills them in order, and the later one wins. As two `&mut` to one
-/// byte are undefined behaviour, such pieces are filled through separate buffers.
+/// Two pieces may overlap: Linux fills them in order, so that the bytes of the later one remain. As two
+/// `&mut` to one byte are undefined behaviour, such pieces are filled through separate buffers.
 pub(super) struct ScatterBuffers {
     pieces: Vec<MemoryRange>,
     /// A separate buffer for each piece, if any two overlap.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::stack::Stack;
 
-/// Loans of one socket that are recorded before those already returned are removed.
+/// Least number of recorded loans of one socket at which returned loans are removed.
 const PRUNE_THRESHOLD: usize = 16;
 
 /// Memory of C code; once its socket is closed, a copy of it.

@@ -85,7 +85,7 @@ impl Stack {
             },
         );
         if copied.is_some() {
-            // The call ends early. Dropped within a call of the stack, which reports the
+            // The call ends early. The value is dropped in a call of the stack, which reports the
             // completion.
             let _ = self.call(|_, _| {
                 copied = None;
@@ -193,7 +193,7 @@ fn call_timeout(flags: i32, socket_timeout: Timeout) -> Timeout {
     }
 }
 
-/// Returns whether no more data will arrive, or none while the data that was peeked at stays.
+/// Returns whether no more data will arrive, ever or before the peeked data is read.
 fn admits_no_more(posix: &mut Posix, handle: Handle) -> bool {
     let events = posix.poll_events(handle).unwrap_or(EPOLLERR);
     events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0

@@ -1,4 +1,4 @@
-//! The device of a stack: the choice of one, and how it is opened.
+//! The choice of a stack's device, and its opening.
 
 use std::io;
 #[cfg(unix)]
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Builder;
 use super::check::invalid;
 
-/// The device that a builder was given.
+/// The device that the builder's caller has chosen.
 pub(super) enum DeviceChoice {
     None,
     #[cfg(target_os = "linux")]
@@ -191,9 +191,9 @@ impl Builder {
         self.device(Box::new(AsyncDevice::new(io, mtu)))
     }
 
-    /// Uses a device whose packets this program sends and receives itself: returns the port through
-    /// which it does so. The stack holds packets back while the port's queue is full, and stops when
-    /// the port is dropped.
+    /// Uses a device whose packets this program sends and receives itself, and returns the port for that.
+    /// While the port's queue is full, packets wait in the stack. The stack stops when the port is
+    /// dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {

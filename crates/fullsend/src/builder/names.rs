@@ -13,8 +13,8 @@ impl Builder {
     /// in which they are to be queried.
     ///
     /// Without a server or a [`resolver`](Self::resolver), the operating system resolves names, over the
-    /// *host's* network. Names that are to stay within a tunnel are revealed outside of it then; the stack logs
-    /// a warning at the first name.
+    /// *host's* network. Names that should stay within a tunnel are then revealed outside of it; the
+    /// stack logs a warning at the first name.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -30,15 +30,15 @@ impl Builder {
         self
     }
 
-    /// Sets the resolver of names, in place of DNS servers. [`SystemResolver`](crate::SystemResolver)
-    /// chooses that of the operating system.
+    /// Sets the resolver of names, which replaces the DNS servers.
+    /// [`SystemResolver`](crate::SystemResolver) selects the operating system's.
     #[must_use]
     pub fn resolver(mut self, resolver: impl Resolve) -> Self {
         self.resolver = Some(Arc::new(resolver));
         self
     }
 
-    /// Returns the resolver, if one is chosen.
+    /// Returns the chosen resolver, or `None`.
     pub(super) fn take_resolver(&mut self) -> Option<Arc<dyn Resolve>> {
         let servers = std::mem::take(&mut self.dns_servers);
         let dns = (!servers.is_empty()).then(|| Arc::new(DnsResolver::new(servers)) as _);

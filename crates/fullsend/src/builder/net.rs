@@ -52,16 +52,16 @@ impl Builder {
         self
     }
 
-    /// Sets the MTU: the size of the largest IP packet, in bytes. By default that of the device.
+    /// Sets the MTU: the size of the largest IP packet, in bytes. By default it is the device's.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.net.mtu = Some(mtu);
         self
     }
 
-    /// Sets the stack's Ethernet address. By default it is derived from the seed, with
-    /// [`packet_socket`](Self::packet_socket) or [`xdp`](Self::xdp) and no seed from the interface's name
-    /// and the addresses.
+    /// Sets the stack's Ethernet address. By default it is derived from the seed; with
+    /// [`packet_socket`](Self::packet_socket) or [`xdp`](Self::xdp) and without a seed, from the
+    /// interface's name and the addresses.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.net.mac = Some(Mac(mac));

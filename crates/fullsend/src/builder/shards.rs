@@ -50,9 +50,9 @@ impl Builder {
         self
     }
 
-    /// Sets the number of shards to that of `runtimes`, and runs the driver of each shard on its
-    /// runtime, e.g. a current-thread runtime for each processor. The I/O and time drivers of all
-    /// must be enabled. The stack stops when any of them ends.
+    /// Sets one shard for each of `runtimes`, and runs the driver of each shard on its runtime, e.g. a
+    /// current-thread runtime for each processor. The I/O and time drivers of all must be enabled. The
+    /// stack stops when any of them ends.
     ///
     /// Use [`Stack::shard`] to open and accept the connections of a shard on its runtime.
     #[must_use]
@@ -62,8 +62,8 @@ impl Builder {
         self
     }
 
-    /// Builds the stack over the queues that `open` returns, one for each waker, and spawns its
-    /// drivers. `steering_seed` is the secret by which flows are assigned to shards.
+    /// Builds the stack over the queues that `open` returns, one for each waker, and spawns its drivers.
+    /// `steering_seed` is the secret with which flows are assigned to shards.
     pub(crate) fn start(
         mut self,
         clock: Clock,

@@ -1,5 +1,5 @@
-//! A capture of the packets that pass the stack's device. Its memory is bounded: packets that a
-//! slow client leaves no room for are dropped and counted.
+//! A capture of the packets that pass the stack's device, with bounded memory: packets for which a slow
+//! client leaves no room are dropped and counted.
 
 use std::io;
 use std::mem;

@@ -87,7 +87,8 @@ impl Client {
         }
         match self.lines.take_request() {
             Ok(Request::Capture(mut capture_request)) => {
-                // The guest of a gateway may be the client, and must not choose how much memory it takes.
+                // The client may be the guest of a gateway, which must not choose the memory that it
+                // uses.
                 let is_gateways = self
                     .inspector()
                     .is_some_and(|stack| stack.gateway().is_some());

@@ -12,7 +12,7 @@ use super::{Reply, client};
 use crate::engine::Group;
 use crate::runtime::with_io;
 
-/// The log lines about clients that are not accepted.
+/// The limit of the log lines about clients that are not accepted.
 static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
 /// An open control socket. Dropping it closes the socket and removes its file.
@@ -51,7 +51,7 @@ async fn accept(listener: UnixListener, group: Weak<Group>) {
                     clients.spawn(client::serve(stream, group.clone()));
                 }
                 Ok((stream, _)) => refuse(&stream),
-                // No descriptors are left: one becomes free when a client disconnects.
+                // No descriptor is free until a client disconnects.
                 Err(error) => {
                     NOT_ACCEPTED.warn(error.kind(), || {
                         format!("a client of the control socket was not accepted: {error}")

@@ -28,7 +28,7 @@ impl ShardDevice {
         *self = Self::Plain(self.take());
     }
 
-    /// Takes the device without its wrapper, and leaves none.
+    /// Removes and returns the device without its wrapper.
     fn take(&mut self) -> Box<dyn Device> {
         match mem::replace(self, Self::Plain(Box::new(NoDevice))) {
             Self::Plain(device) => device,

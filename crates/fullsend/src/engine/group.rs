@@ -1,4 +1,4 @@
-//! The shards of a stack: what they share, and calls on all of them.
+//! The state that the shards of a stack share, and calls on all of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,17 +26,17 @@ pub(crate) struct Group {
     pub(super) handles: HandleCount,
     /// Number of connections opened, which are distributed over the shards in turn.
     connects: AtomicUsize,
-    /// Why the stack has stopped: the first reason of any shard.
+    /// The reason why the stack has stopped: the first reason of any shard.
     stop_reason: OnceLock<(io::ErrorKind, String)>,
-    /// Held by a change of the tunables, which each host applies in turn.
+    /// Locked by a change of the tunables, which each host applies in turn.
     changing: Mutex<()>,
     /// The tunables of the whole stack, of which each host has a share.
     sysctl: Mutex<Sysctl>,
     /// The counters of the packets that passed between shards; `None` with one shard.
     handover: Option<Handover>,
-    /// Turns names into addresses; `None` until one is chosen.
+    /// The resolver of names; `None` until one is chosen.
     resolver: Mutex<Option<Arc<dyn Resolve>>>,
-    /// Whether a name has been resolved by the operating system though nothing has chosen that.
+    /// Whether the operating system has resolved a name without being chosen as the resolver.
     warned_of_system_resolver: AtomicBool,
     #[cfg(feature = "control")]
     pub(super) control: ControlState,
@@ -86,7 +86,7 @@ impl Group {
     /// Sets the resolver of names.
     pub(crate) fn set_resolver(&self, resolver: Arc<dyn Resolve>) {
         let old = self.resolver.lock().replace(resolver);
-        // Dropped without the lock, as it is the application's.
+        // The application's resolver is dropped without the lock.
         drop(old);
     }
 
@@ -136,13 +136,13 @@ impl Group {
             && self.engines().iter().all(|engine| is_empty(engine))
     }
 
-    /// Returns why the stack has stopped, or `None` while it runs.
+    /// Returns the reason why the stack has stopped, or `None` while it runs.
     pub(crate) fn close_reason(&self) -> Option<io::Error> {
         let (kind, text) = self.stop_reason.get()?;
         Some(io::Error::new(*kind, text.clone()))
     }
 
-    /// Records why the stack stops, and returns the reason: an earlier one remains.
+    /// Records the reason why the stack stops. Returns it, or an earlier one, which remains.
     pub(super) fn stop_reason(&self, kind: io::ErrorKind, why: &str) -> (io::ErrorKind, String) {
         let reason = || (kind, why.to_owned());
         self.stop_reason.get_or_init(reason).clone()
@@ -181,7 +181,7 @@ impl Group {
         let share = changed.share(self.len() as u32);
         let value = share.get(key).map_err(|error| sysctl_error(&error))?;
         for engine in self.engines() {
-            // Wakes tasks, which may read tunables: their lock is not held.
+            // Woken tasks may read tunables, so their lock is not held.
             engine.op(|host, now| {
                 host.set_sysctl(now, key, &value)
                     .map_err(|error| sysctl_error(&error))

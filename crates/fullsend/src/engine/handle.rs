@@ -19,8 +19,8 @@ impl EngineHandle {
         Self(engine)
     }
 
-    /// Closes a socket that is dropped: now, or after the callback that this thread runs. Has no
-    /// effect if the stack has stopped.
+    /// Closes a dropped socket now, or after the callback that this thread runs. Has no effect if the
+    /// stack has stopped.
     pub(crate) fn close<Id: 'static>(&self, id: Id, close: fn(Id, &mut Host, Instant)) {
         if callbacks::are_running() {
             let engine = self.clone();

@@ -17,7 +17,7 @@ use crate::control::ControlSocket;
 
 /// The state of a stack that only control sockets use.
 pub(super) struct ControlState {
-    /// When the stack was created, in ns since the Unix epoch.
+    /// The time at which the stack was created, in ns since the Unix epoch.
     started: u64,
     /// The name of the device in the output of tools.
     link_name: OnceLock<String>,
@@ -41,7 +41,7 @@ impl ControlState {
     }
 }
 
-/// The captures of a shard's device, of which one at a time runs.
+/// The captures of a shard's device, at most one of which runs.
 #[derive(Default)]
 pub(super) struct Captures {
     /// The number of the capture that is running.
@@ -123,7 +123,7 @@ impl Engine {
     }
 }
 
-/// A stack as its control socket sees it.
+/// The view of a stack for its control socket.
 pub(crate) struct Inspector {
     group: Arc<Group>,
     engines: Vec<Arc<Engine>>,

@@ -31,7 +31,7 @@ impl Engine {
         Poll::Pending
     }
 
-    /// Waits until the stack has stopped, and returns why.
+    /// Waits until the stack has stopped, and returns the reason.
     pub(crate) async fn closed(&self) -> io::Error {
         let mut entry = WaitListEntry::new(self, |shard| &mut shard.close_waiters);
         let poll = |cx: &mut Context<'_>| {
@@ -136,7 +136,7 @@ impl<'a> WaitListEntry<'a> {
 
 impl Drop for WaitListEntry<'_> {
     fn drop(&mut self) {
-        // As in `WaitRegistration`.
+        // A future dropped in a callback leaves its waker, as in `WaitRegistration`.
         if self.key.is_set() && !callbacks::are_running() {
             let waker = (self.list)(&mut self.engine.lock_shard()).remove(Some(&mut self.key));
             drop(waker);

@@ -56,7 +56,7 @@ thread_local! {
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
-/// Takes several wakers, and leaves the spare vector.
+/// Removes and returns several wakers, and leaves the spare vector.
 #[inline(never)]
 fn take_all(wakers: &mut Vec<Waker>) -> Vec<Waker> {
     mem::replace(wakers, WAKERS.take())

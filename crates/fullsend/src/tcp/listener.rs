@@ -21,7 +21,7 @@ use crate::tcp::TcpStream;
 use crate::tcp::socket::{SocketSettings, divided};
 use crate::wait_registration::{WaitRegistration, waiter};
 
-/// Default backlog: connections waiting to be accepted. Same as tokio's.
+/// Default backlog, the connections that wait to be accepted; the same as tokio's.
 const BACKLOG: usize = 1024;
 
 /// State common to all kinds of listener: a listener on each shard of the stack (or on one), closed
@@ -75,7 +75,7 @@ impl Drop for ShardListener {
     }
 }
 
-/// Times that a listener on port 0 tries another port because one is in use on some shard only.
+/// Most ports that a listener on port 0 tries, because a port may be in use on only some shards.
 const PORT_ATTEMPTS: usize = 16;
 
 impl HostListener {

@@ -183,9 +183,8 @@ impl TcpStream {
         self.set_option(SocketOption::TcpWindowClamp(bytes))
     }
 
-    /// Sets `TCP_LINGER2`: how long the connection stays in FIN-WAIT-2 after the stream is dropped,
-    /// at most 120 s. With zero, `tcp_fin_timeout` decides; with `None`, it does not stay there at
-    /// all.
+    /// Sets `TCP_LINGER2`: how long the connection stays in FIN-WAIT-2 after the stream is dropped, at
+    /// most 120 s. With zero, `tcp_fin_timeout` decides; with `None`, the connection skips that state.
     ///
     /// # Errors
     /// The errors of [`set_option`](Self::set_option).
@@ -229,11 +228,10 @@ impl TcpStream {
         })
     }
 
-    /// Sets a congestion control of the program in place of the one that is in use. It begins with its
-    /// own window. Set it before data is sent, or for all connections of a listener
-    /// ([`TcpListener::set_congestion_with`](crate::TcpListener::set_congestion_with)) or of a stack
-    /// ([`Builder::congestion_with`](crate::Builder::congestion_with)), to control a connection from its
-    /// begin.
+    /// Sets a congestion control of the program instead of the present one. It starts with its own
+    /// window. To control a connection from its start, set it before data is sent, or for all connections
+    /// of a listener ([`TcpListener::set_congestion_with`](crate::TcpListener::set_congestion_with)) or
+    /// of a stack ([`Builder::congestion_with`](crate::Builder::congestion_with)).
     ///
     /// ```
     /// # use fullsend::{Pair, Stack, TcpListener, TcpStream};
@@ -383,7 +381,7 @@ impl TcpStream {
             .op(|host, now| host.tcp(self.id).info(now).map_err(io_error))
     }
 
-    /// Returns what the connection has sent and which limits held it back: why it is slow.
+    /// Returns the sends of the connection and the limits that blocked them, which explain its speed.
     ///
     /// # Errors
     /// The errors of [`options`](Self::options).

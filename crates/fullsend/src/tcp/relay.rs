@@ -44,8 +44,8 @@ impl TcpStream {
         self.sticky.record(HostInterest::Read, read)
     }
 
-    /// Writes data that is in memory of the stack's [pool](crate::Stack::pool) without copying it,
-    /// and removes what was accepted from the front of `data`. Waits until at least a part is.
+    /// Writes data that is in memory of the stack's [pool](crate::Stack::pool) without copying it, and
+    /// removes the accepted bytes from the front of `data`. Waits until at least one byte is accepted.
     /// Returns the number of bytes accepted.
     ///
     /// Cancel safe: `data` holds the rest if the future is dropped.
@@ -62,7 +62,7 @@ impl TcpStream {
     /// Writes data as [`write_slices`](Self::write_slices) does, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if the send buffer is full; those of [`write_slices`](Self::write_slices).
+    /// `WouldBlock` if the send buffer is full; the errors of [`write_slices`](Self::write_slices).
     pub fn try_write_slices(&self, data: &mut VecDeque<Slice>) -> io::Result<usize> {
         let write = |host: &mut Host, now| write_slices(host, now, self, data).map_err(io_error);
         let written = self.engine.run_with_lazy_clock(true, write);

@@ -274,7 +274,7 @@ impl<T> TcpSet<T> {
     ///
     /// # Errors
     /// `InvalidInput` if `stream` belongs to another stack or shard than the connections of the set.
-    /// The stream is closed then.
+    /// The stream is then closed.
     pub fn insert(&mut self, stream: TcpStream, state: T) -> io::Result<usize> {
         if let Some((_, other)) = self.members.iter().next()
             && !Arc::ptr_eq(&other.stream.engine, &stream.engine)
@@ -293,7 +293,8 @@ impl<T> TcpSet<T> {
             waker: self.queue.waker(key),
             flags: MemberState::default(),
         });
-        // It may have data to read already. Its first call finds out, and registers the waker.
+        // The connection may already have data to read. Its first call finds out, and registers the
+        // waker.
         self.queue.push(key);
         Ok(key)
     }
@@ -332,8 +333,8 @@ impl<T> TcpSet<T> {
     /// Waits until connections are ready, and calls `on_ready` for up to 32 of them, in the order in
     /// which they became ready. Returns their number.
     ///
-    /// The stack is locked during the calls: they should not take long. Waits forever if the set has
-    /// no connection, or only such that have ended and were called after that.
+    /// The stack is locked during the calls: they should not take long. Waits forever if the set has no
+    /// connection, or only connections that have ended and were called afterwards.
     ///
     /// # Cancel safety
     /// Cancel safe: dropping the future loses no event.
@@ -368,7 +369,7 @@ impl<T> TcpSet<T> {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // Connections removed meanwhile.
+            // Skips connections that were removed meanwhile.
             self.batch.retain(|&key| self.members.contains(key));
             let served = self.batch.len();
             if served > 0 {

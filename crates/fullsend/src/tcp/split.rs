@@ -25,7 +25,7 @@ pub struct WriteHalf<'a>(&'a TcpStream);
 #[derive(Debug)]
 pub struct OwnedReadHalf(Arc<TcpStream>);
 
-/// Owned write half of a [`TcpStream`]. Dropping it sends a FIN, as with tokio's.
+/// Owned write half of a [`TcpStream`]. Dropping it sends a FIN, as in tokio.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     stream: Arc<TcpStream>,
@@ -114,7 +114,7 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-/// Methods of a half, each of which calls that of the stream.
+/// Defines the methods of a half, each of which calls the stream's.
 macro_rules! delegate {
     ($half:ty, |$self:ident| $stream:expr) => {
         impl AsRef<TcpStream> for $half {

@@ -107,7 +107,7 @@ impl TcpStream {
         Ok(self.remote)
     }
 
-    /// Returns the local address and that of the peer.
+    /// Returns the local and the peer's address.
     pub(super) const fn addrs(&self) -> (SocketAddr, SocketAddr) {
         (self.local, self.remote)
     }

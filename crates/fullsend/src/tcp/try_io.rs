@@ -1,4 +1,4 @@
-//! Calls that do not wait, and those that wait for them.
+//! Calls that do not wait, and calls that wait until these succeed.
 
 use std::io::{self, IoSliceMut};
 use std::task::{Context, Poll};
@@ -81,7 +81,7 @@ impl TcpStream {
     /// `WouldBlock`. `f` uses the `try_` methods of this stream.
     ///
     /// # Errors
-    /// Those of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
+    /// The errors of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
     pub async fn async_io<R>(
         &self,
         interest: Interest,
@@ -137,7 +137,7 @@ fn read_vectored(
                     break;
                 }
             }
-            // The next call returns it.
+            // The next call returns the error.
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! A limit, in bytes, of what a task writes before other tasks run.
+//! A limit of the bytes that a task writes before other tasks run.
 //!
 //! tokio limits operations: after 128 of them, a task must yield. A writer of large messages can
 //! copy megabytes in that time, which leave the processor's cache before they are sent or read in

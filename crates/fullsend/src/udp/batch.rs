@@ -78,7 +78,7 @@ impl<'a> Transmit<'a> {
     }
 }
 
-/// Largest number of datagrams in one packet: what all kernels accept from a device.
+/// Largest number of datagrams in one packet, which all kernels accept from a device.
 const MAX_SEGMENTS: usize = 64;
 /// Largest number of bytes in one packet: the payload of the longest IPv4 datagram.
 const MAX_SEGMENTS_BYTES: usize = 65_507;
@@ -217,7 +217,7 @@ impl UdpSocket {
     /// that finds no room in a queue, as a network may.
     ///
     /// # Errors
-    /// The error of the first message: those of [`send_segments`](Self::send_segments).
+    /// The error of the first message; see [`send_segments`](Self::send_segments).
     pub fn send_many(&self, messages: &[Transmit<'_>]) -> io::Result<usize> {
         let mut prepared = Vec::with_capacity(messages.len());
         let mut failure = Ok(());
@@ -266,7 +266,7 @@ impl UdpSocket {
     /// Receives datagrams as [`recv_many`](Self::recv_many) does, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if no datagram has arrived, and those of [`recv_from`](Self::recv_from).
+    /// `WouldBlock` if no datagram has arrived, and the errors of [`recv_from`](Self::recv_from).
     pub fn try_recv_many(&self, batch: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
         if max == 0 {
             return Err(would_block());
@@ -288,7 +288,7 @@ impl UdpSocket {
     }
 }
 
-/// Takes up to `max` datagrams. Returns their number, or `None` if there are none.
+/// Removes up to `max` datagrams. Returns their number, or `None` if there are none.
 fn take_many(
     udp: &mut UdpHandle<'_>,
     batch: &mut Vec<Datagram>,

@@ -13,8 +13,8 @@ use crate::readiness::{call_when_ready, poll_of, poll_within_budget};
 use crate::wait_registration::waiter;
 
 impl UdpSocket {
-    /// Waits until the socket is ready for any of `interest`, and returns for which. It is always
-    /// ready to send, as far as the task has not used up its budget.
+    /// Waits until the socket is ready for any of `interest`, and returns for which. It is always ready
+    /// to send unless the task has used up its budget.
     ///
     /// # Errors
     /// `InvalidInput` if `interest` is neither readable nor writable; the stack's error if it has
@@ -125,7 +125,7 @@ impl UdpSocket {
     /// `WouldBlock`. `f` uses the `try_` methods of this socket.
     ///
     /// # Errors
-    /// Those of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
+    /// The errors of `f` except for `WouldBlock`, and those of [`ready`](Self::ready).
     pub async fn async_io<R>(
         &self,
         interest: Interest,

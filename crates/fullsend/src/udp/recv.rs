@@ -1,4 +1,4 @@
-//! Receiving single datagrams, with and without taking them from the queue.
+//! Receiving single datagrams, which removes them from the queue or leaves them there.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::io::ReadBuf;
 use super::UdpSocket;
 use crate::error::io_error;
 
-/// Takes the next datagram.
+/// Removes and returns the next datagram.
 fn take(udp: &mut UdpHandle<'_>) -> io::Result<Option<UdpDatagram>> {
     udp.recv_datagram().map_err(io_error)
 }
@@ -75,7 +75,7 @@ impl UdpSocket {
     /// Receives the next datagram as [`recv`](Self::recv) does, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if no datagram has arrived, and those of [`recv_from`](Self::recv_from).
+    /// `WouldBlock` if no datagram has arrived, and the errors of [`recv_from`](Self::recv_from).
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(self.try_recv_from(buf)?.0)
     }
@@ -141,7 +141,7 @@ impl UdpSocket {
     /// and the sender; the rest of a longer datagram is lost.
     ///
     /// # Errors
-    /// `WouldBlock` if no datagram has arrived, and those of [`recv_from`](Self::recv_from).
+    /// `WouldBlock` if no datagram has arrived, and the errors of [`recv_from`](Self::recv_from).
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let next = self.try_read_op(take)?;
         Ok((next.payload.copy_to(buf), next.from))

@@ -54,7 +54,7 @@ impl UdpSocket {
     ///   [`set_broadcast`](Self::set_broadcast).
     /// - `OutOfMemory` if the datagram cannot be copied.
     /// - On a connected socket, an error that ICMP reported about an earlier datagram.
-    /// - Those of the resolver of a name.
+    /// - The errors of the resolver of a name.
     /// - The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub async fn send_to(&self, buf: &[u8], to: impl ToAddrs) -> io::Result<usize> {
         let addrs = to.to_addrs()?;

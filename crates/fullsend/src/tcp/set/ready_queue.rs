@@ -1,4 +1,4 @@
-//! The connections of a [`TcpSet`](super::TcpSet) that are to be served, and the task that serves them.
+//! The queue of a [`TcpSet`](super::TcpSet)'s connections to be served, and the task that serves them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(super) struct ReadyQueue(Mutex<QueueState>);
 #[derive(Default)]
 struct QueueState {
     keys: VecDeque<usize>,
-    /// By key.
+    /// Whether each key is in the queue, indexed by key.
     is_queued: Vec<bool>,
     /// The task that waits for a key.
     task: Option<Waker>,

@@ -60,7 +60,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Returns what [`set_reuseaddr`](Self::set_reuseaddr) has set.
+    /// Returns the value that [`set_reuseaddr`](Self::set_reuseaddr) has set.
     ///
     /// # Errors
     /// None: the `Result` is for compatibility with tokio.

@@ -49,7 +49,7 @@ impl TcpStream {
     /// the stack.
     ///
     /// # Errors
-    /// `AddrInUse` and `AddrNotAvailable` for `local`, and those of [`connect`](Self::connect).
+    /// `AddrInUse` and `AddrNotAvailable` for `local`, and the errors of [`connect`](Self::connect).
     pub async fn connect_from(
         stack: &Stack,
         local: impl ToAddrs,
