@@ -65,7 +65,7 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
             ok_reply([LinkView::new(engine.link_name(), &all)])
         }
         Request::Qdisc => {
-            // One for each queue, as `tc` lists those of a device with several queues.
+            // One entry for each queue, as `tc` prints a device with several queues.
             let stats = |shard| engine.with_host(shard, |host, iface, _| host.qdisc_stats(iface));
             let all: Option<Vec<_>> = (0..engine.shards()).map(stats).collect();
             let all = all.ok_or("the stack has no link")?;

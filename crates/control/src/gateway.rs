@@ -48,12 +48,12 @@ pub struct GatewayFlowView {
     /// The state of the guest's connection, with the names of `ss`; of a UDP flow `ESTAB` after
     /// datagrams in both directions, otherwise `UNCONN`.
     pub state: String,
-    /// From the guest to the host.
+    /// The direction from the guest to the host.
     pub tx: FlowDirectionView,
-    /// From the host to the guest.
+    /// The direction from the host to the guest.
     pub rx: FlowDirectionView,
-    /// What holds the flow back: the word of a direction that waits for something other than data. If
-    /// there is none, the word of a direction that is not closed. If there are two, the word of the
+    /// The reason why the flow waits: the word of a direction that waits for something other than data.
+    /// If there is none, the word of a direction that is not closed. If there are two, the word of the
     /// direction with more bytes.
     pub held_by: String,
     /// The guest's side.
@@ -71,7 +71,7 @@ pub struct GatewayFlowView {
 pub struct FlowDirectionView {
     /// Payload passed on, in bytes; for echo requests, with the ICMP header.
     pub bytes: u64,
-    /// What this direction waits for:
+    /// The event or limit that this direction waits for:
     ///
     /// | word | meaning |
     /// |---|---|
@@ -120,7 +120,7 @@ pub struct HostSocketView {
     pub state: Option<String>,
     /// Bytes that the kernel has received and the gateway has not read (`SIOCINQ`).
     pub recv_q: Option<u64>,
-    /// Bytes that the peer has not acknowledged (`SIOCOUTQ`); for UDP, those in the device's queue.
+    /// Bytes that the peer has not acknowledged (`SIOCOUTQ`); for UDP, bytes in the device's queue.
     pub send_q: Option<u64>,
     /// Smoothed round-trip time of a TCP socket, in µs.
     pub rtt_us: Option<u64>,
@@ -147,7 +147,7 @@ pub struct GatewayView {
     pub rate: Option<u64>,
     /// Memory of the data in the stack's sockets, in bytes.
     pub socket_memory: u64,
-    /// The bound of `socket_memory`, apart from the minimum of each connection.
+    /// The limit of `socket_memory`, apart from the minimum of each connection.
     pub socket_memory_max: u64,
     /// Data that the relays hold between the sockets, in bytes.
     pub relay_memory: u64,
@@ -188,14 +188,14 @@ pub struct FlowCountView {
     pub netid: String,
     /// Flows that exist now.
     pub open: u64,
-    /// The bound of those that the guest opens; for TCP, of all.
+    /// Largest number of flows that the guest may open; for TCP, of all flows.
     pub max: u64,
 }
 
 /// A forward of a gateway.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ForwardView {
-    /// Its number.
+    /// The number of the forward.
     pub id: u64,
     /// `tcp` or `udp`.
     pub netid: String,

@@ -20,7 +20,7 @@ pub trait Inspect {
     /// [`shards`](Self::shards).
     fn with_host<R>(&self, shard: usize, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
 
-    /// Calls `call` under a shard's lock, then transmits what it made ready and wakes waiters.
+    /// Calls `call` under a shard's lock, then transmits ready packets and wakes waiters.
     ///
     /// # Errors
     /// A message with the reason why the stack accepts no calls.

@@ -14,7 +14,7 @@ const SLOTS_PER_LOCK: usize = 128;
 /// The state of a listing.
 #[derive(Debug)]
 pub struct Listing {
-    /// Where it continues; `None` at the end.
+    /// The position at which the listing continues; `None` at the end.
     position: Option<Position>,
 }
 

@@ -50,7 +50,7 @@ pub fn default_path() -> io::Result<PathBuf> {
 pub struct RunningSocket {
     /// The path of the socket.
     pub path: PathBuf,
-    /// Whether its name is only a process number, so that it is found without a name.
+    /// Whether the socket's name is only a process number, so that the socket is found without a name.
     pub main: bool,
 }
 
@@ -87,9 +87,9 @@ pub struct BoundSocket {
 /// The file of a Unix socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct SocketFile {
-    /// Absolute: the working directory may change.
+    /// The absolute path, as the working directory may change.
     path: PathBuf,
-    /// Device and inode: a file that has replaced it must not be removed.
+    /// The file's device and inode: a file that has replaced it must not be removed.
     id: FileId,
 }
 
@@ -123,7 +123,7 @@ impl Drop for SocketFile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileId {
     device: u64,
-    /// The number of a file that was removed is that of the next one on some file systems.
+    /// The number of the file, which some file systems assign again after it was removed.
     inode: u64,
     made: Option<SystemTime>,
 }
@@ -156,7 +156,7 @@ impl BoundSocket {
         remove_stale_socket(path)?;
         let unix = AddressFamily::UNIX;
         let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // The file gets the socket's mode, less the umask: it never has another one.
+        // The file gets the socket's mode, less the umask, from the start.
         let socket = File::from(socket);
         socket.set_permissions(fs::Permissions::from_mode(0o600))?;
         SocketAddrUnix::new(path)

@@ -132,9 +132,9 @@ pub enum Reply {
     Ok(Value),
     /// Failure, with a message that names the reason and the remedy.
     Error(String),
-    /// One of several items.
+    /// An item of a list.
     Item(Value),
-    /// This number of bytes follows the line.
+    /// The number of bytes that follow the line.
     Data(u64),
     /// The end of the items or data, with a summary.
     End(Value),

@@ -82,14 +82,14 @@ fn accept<S: Inspect + Send + Sync + 'static>(
             // The server was dropped, which shuts the listener down.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
-                // No descriptors are left, for example. The client waits in the listener's queue.
+                // For example, no descriptor is free. The client waits in the listener's queue.
                 thread::sleep(ACCEPT_RETRY_DELAY);
                 Err(error)
             }
         };
         if let Err(error) = started {
             failures += 1;
-            // Clients may cause any number of them.
+            // Clients may cause any number of failures.
             if failures.is_power_of_two() {
                 tracing::warn!(%error, failures, "a client of the control socket was not accepted");
             }

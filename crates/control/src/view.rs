@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Counters {
     /// When the stack was created, in ns since the Unix epoch; distinguishes it from other stacks.
     pub started: u64,
-    /// Time since then, in ns.
+    /// Time since the stack was created, in ns.
     pub uptime_ns: u64,
     /// The names, as in `nstat`, and the values.
     pub counters: Vec<(String, u64)>,
@@ -42,7 +42,7 @@ impl From<SockStat> for SockStatView {
 /// An address of the stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AddressView {
-    /// The name of the link that it was added to.
+    /// The name of the address's link.
     pub link: String,
     /// The address with its prefix length.
     pub address: String,
@@ -156,7 +156,7 @@ pub struct SocketView {
     pub cork: bool,
     /// `TCP_INFO`: names and values of its fields.
     pub tcp_info: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Why the connection is not faster.
+    /// The sends of the connection and the limits that delayed them.
     pub why: Option<FlowReportView>,
 }
 
@@ -167,7 +167,7 @@ pub struct TimerView {
     pub kind: String,
     /// Milliseconds until it fires.
     pub left_ms: u64,
-    /// How many times in a row it has fired.
+    /// Number of consecutive expirations.
     pub retransmits: u8,
 }
 
@@ -204,7 +204,7 @@ impl From<SkMem> for SkMemView {
     }
 }
 
-/// The data that a flow has sent, and the limits that held it back.
+/// The data that a flow has sent, and the limits that delayed it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FlowReportView {
     /// Distribution of the bytes of each transmission: lower bounds of power-of-two buckets, and
@@ -213,9 +213,9 @@ pub struct FlowReportView {
     /// Distribution of the bytes that the limits still allowed at each transmission, in the same
     /// format.
     pub headroom: Vec<(u32, u32)>,
-    /// The limits that held the flow back.
+    /// The limits that delayed the flow.
     pub limits: Vec<SendLimitView>,
-    /// The limit that holds it back now.
+    /// The limit that delays the flow now.
     pub held_by: Option<String>,
 }
 
@@ -226,7 +226,7 @@ pub struct SendLimitView {
     pub limit: String,
     /// Number of transmissions whose size it determined.
     pub sends: u32,
-    /// How long it held the flow back, in ns.
+    /// Time for which the limit delayed the flow, in ns.
     pub time_ns: u64,
 }
 

@@ -4,8 +4,8 @@ use fullsend_wire::Instant;
 
 /// A source of time that never runs backwards.
 ///
-/// A pump reads it several times in one [`Pump::poll`](crate::Pump::poll), because calls of a
-/// device take time. An [`Instant`] is a clock that stands still, for simulations.
+/// A pump reads it several times in one [`Pump::poll`](crate::Pump::poll), because calls of a device take
+/// time. An [`Instant`] is a clock that never advances, for simulations.
 pub trait Clock {
     /// Returns the time now.
     fn now(&self) -> Instant;

@@ -14,12 +14,12 @@ use crate::{Clock, Outbox};
 pub const RX_BATCH: usize = 64;
 /// Most super-segments requested from the host at once.
 const TX_BATCH: usize = 8;
-/// Packets sent, up to the end of a batch, before the device is read again. Where software segments
-/// super-segments, every second packet causes an ACK; if these are not read, the kernel's queue
+/// Number of packets sent, up to the end of a batch, before the device is read again. If software
+/// segments super-segments, every second packet causes an ACK; if these are not read, the kernel's queue
 /// overflows and drops them.
 const TX_BUDGET: usize = 256;
-/// Most frames that a device may have queued: the length that a TUN's queue is set to. After this
-/// many, everything that was queued at the first has been received.
+/// Most frames that a device may have queued: the length that a TUN's queue is set to. After this many
+/// frames, all that were queued when the first was read have been received.
 const RX_QUEUE: usize = 4096;
 /// Number of requests to the host in one [`Pump::transmit`] that returned only packets for the host
 /// itself. Each request moves up to 256 of them.
@@ -48,7 +48,7 @@ pub struct PollOutcome {
     pub more: bool,
     /// Packets wait for the device to become writable.
     pub blocked: bool,
-    /// When to call [`Pump::poll`] next if nothing is received, or `None` if no timer is set.
+    /// The time of the next [`Pump::poll`] if nothing is received, or `None` if no timer is set.
     pub deadline: Option<Instant>,
     /// The earliest departure time of a queued packet: a deadline that should be met exactly.
     pub departure: Option<Instant>,

@@ -119,11 +119,11 @@ impl Backlog {
     }
 }
 
-/// The device of one shard: a queue of a device of which each shard has one.
+/// The device of one shard: one queue of a device with a queue for each shard.
 ///
-/// It passes the packets on that belong to its shard ([`Steering`]), and hands those of other
-/// shards over to them. A kernel that steers by flow, such as a TUN's, soon delivers the packets of
-/// a flow to the queue that the flow's own packets left by, so that few are handed over.
+/// It passes on the packets of its own shard ([`Steering`]), and hands over the packets of other shards.
+/// A kernel that steers by flow, such as a TUN's, soon delivers the packets of a flow to the queue that
+/// the flow's own packets left by, so that few are handed over.
 pub struct SteeredDevice<D> {
     device: D,
     steering: Steering,
@@ -156,14 +156,14 @@ impl Handover {
         self.woken.fetch_or(1 << shard, Ordering::Release);
     }
 
-    /// Takes the messages of other shards to the host of shard `index`, the caller's.
+    /// Removes and returns the messages of other shards to the host of shard `index`, the caller's.
     #[inline]
     pub fn take_messages(&self, index: usize) -> VecDeque<NeighbourMessage> {
         self.backlogs[index].take_messages()
     }
 
-    /// Takes the indices of the shards to whose backlogs this shard has moved packets or messages, and
-    /// whose drivers must be woken.
+    /// Removes and returns the indices of the shards to whose backlogs this shard has moved packets or
+    /// messages, and whose drivers must be woken.
     #[inline]
     pub fn take_woken(&self) -> impl Iterator<Item = usize> + use<> {
         let mut bits = match self.woken.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ impl<D: Device> SteeredDevice<D> {
         self.handover.clone()
     }
 
-    /// Hands the packets of `batch` from index `from` on over that belong to other shards.
+    /// Hands over the packets of `batch`, from index `from` on, that belong to other shards.
     fn hand_over(&mut self, batch: &mut Vec<Packet>, from: usize) {
         let mut kept = from;
         for at in from..batch.len() {

@@ -138,10 +138,11 @@ impl Posix {
     }
 }
 
-/// Returns the address to bind: of the socket's family, with IPv4-mapped addresses as IPv4.
+/// Returns the address to bind, which must be of the socket's family; an IPv4-mapped address becomes
+/// IPv4.
 fn bind_address(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
     let fits = match addr {
-        // Its length is checked before its family: it is too short for an IPv6 address.
+        // Linux checks the length before the family: this address is too short for IPv6.
         SockAddr::V4(_) if domain == AF_INET6 => return Err(Errno::EINVAL),
         SockAddr::V4(_) => domain == AF_INET,
         SockAddr::V6(_) => domain == AF_INET6,

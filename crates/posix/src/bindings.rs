@@ -57,7 +57,7 @@ impl Bindings {
             .any(|existing| existing.conflicts(binding))
     }
 
-    /// Adds a binding, in place of its owner's previous one on that port.
+    /// Adds a binding, which replaces its owner's previous one on that port.
     pub(crate) fn insert(&mut self, port: u16, binding: Binding) {
         let on_port = self.0.entry(port).or_default();
         on_port.retain(|existing| existing.owner != binding.owner);

@@ -78,7 +78,7 @@ impl Posix {
     }
 
     /// Returns whether flow control or the host's memory admits little or no more data until some is
-    /// read. A blocking `MSG_PEEK`, which reads nothing, then waits in vain.
+    /// read. A blocking `MSG_PEEK`, which removes nothing, should then return.
     ///
     /// # Errors
     /// EBADF for a handle that is not open.

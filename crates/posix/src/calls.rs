@@ -151,7 +151,7 @@ impl Posix {
     /// EBADF for a handle that is not open.
     pub fn close(&mut self, now: Instant, handle: Handle) -> Result<()> {
         self.process_wakes();
-        // Waiting callers find out by trying again.
+        // Waiting callers repeat their calls, which then fail with EBADF.
         self.notify(handle, WakeKey::Any);
         let mut file = self.files.remove(handle)?;
         self.remove_from_sets(handle, &file);

@@ -1,4 +1,4 @@
-//! `epoll(7)`: sets of handles, each with a list of those that may be ready. The cost of a call
+//! `epoll(7)`: sets of handles, each with a list of the members that may be ready. The cost of a call
 //! depends on the length of that list, not on the size of the set.
 
 use alloc::boxed::Box;
@@ -39,7 +39,7 @@ pub struct EpollEvent {
 #[derive(Debug)]
 struct EpollItem {
     event: EpollEvent,
-    /// Whether it is in the list.
+    /// Whether the member is in the ready list.
     linked: bool,
 }
 
@@ -47,7 +47,7 @@ struct EpollItem {
 #[derive(Default, Debug)]
 pub(crate) struct Epoll {
     items: BTreeMap<Handle, EpollItem>,
-    /// Members that may be ready, in the order in which they became so.
+    /// Members that may be ready, in the order of their changes.
     ready_list: VecDeque<Handle>,
     /// Whether the last `epoll_wait` found nothing, so that its caller is waiting.
     has_waiter: bool,
@@ -96,10 +96,10 @@ impl Posix {
     /// effect.
     ///
     /// # Errors
-    /// EEXIST if a member is added twice, ENOENT if one to modify or remove is none, ELOOP if sets
-    /// would contain each other, EINVAL for an unknown operation, a set added to itself, a `set`
-    /// that is none, or `EPOLLEXCLUSIVE` where it is not allowed; EBADF for a handle that is not
-    /// open.
+    /// EEXIST if a member is added twice, ENOENT if the handle to modify or remove is no member, ELOOP if
+    /// sets would contain each other or be nested too deeply, EINVAL for an unknown operation, a set
+    /// added to itself, a `set` that is no epoll set, or `EPOLLEXCLUSIVE` where it is not allowed; EBADF
+    /// for a handle that is not open.
     pub fn epoll_ctl(
         &mut self,
         set: Handle,
@@ -292,8 +292,8 @@ impl Posix {
         if any { EPOLLIN | EPOLLRDNORM } else { 0 }
     }
 
-    /// Adds a changed handle to the lists of its sets. Of those with `EPOLLEXCLUSIVE`, stops after
-    /// the first whose caller is waiting.
+    /// Adds a changed handle to the ready lists of its sets. Skips sets with `EPOLLEXCLUSIVE` after the
+    /// first one whose caller is waiting.
     pub(crate) fn notify_watchers(&mut self, handle: Handle, key: WakeKey) {
         let Ok(file) = self.files.get(handle) else {
             return;

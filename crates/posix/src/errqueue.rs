@@ -115,7 +115,7 @@ impl ErrQueue {
             *last = end;
             return;
         }
-        // The number of completions is bounded by that of outstanding calls; timestamps are bounded
+        // The number of completions is bounded by the number of outstanding calls; timestamps are bounded
         // here.
         let completes = matches!(entry, ErrQueueEntry::Zerocopy { .. });
         self.completions += usize::from(completes);

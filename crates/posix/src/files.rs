@@ -41,7 +41,7 @@ pub(crate) struct File {
     pub(crate) is_in_ready_list: bool,
     /// Epoll sets that contain it.
     pub(crate) watchers: SmallVec<[Handle; 1]>,
-    /// Created at the first request of a wake.
+    /// The wakers, created at the first request of a wake.
     pub(crate) wakers: Option<Wakers>,
 }
 

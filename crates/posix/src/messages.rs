@@ -110,8 +110,8 @@ impl Posix {
     /// (`SO_EE_CODE_ZEROCOPY_COPIED`).
     ///
     /// # Errors
-    /// ENOBUFS when too many calls are outstanding or their completions have not been read,
-    /// EOPNOTSUPP on a datagram socket, and those of [`sendmsg`](Self::sendmsg).
+    /// ENOBUFS when too many calls are outstanding or their completions have not been read, EOPNOTSUPP on
+    /// a datagram socket, and the errors of [`sendmsg`](Self::sendmsg).
     pub fn send_lent(
         &mut self,
         now: Instant,

@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result};
 use crate::files::{FileKind, Files, Handle};
 use crate::wake::{WakeKey, WakeQueue, Wakers};
 
-/// Limit of closed handles in the list; beyond it they are removed.
+/// Limit of closed handles in `Posix::ready`, beyond which they are removed.
 const MAX_CLOSED: usize = 4096;
 
 /// A host with the BSD socket calls. See the [crate documentation](crate).
@@ -57,9 +57,9 @@ impl Posix {
         &mut self.host
     }
 
-    /// Appends to `out` the handles whose readiness may have changed since the last call, of those
-    /// that returned EAGAIN or EINPROGRESS or whose events were polled. Call it after each call of
-    /// the host or of this type.
+    /// Appends to `out` the handles whose calls returned EAGAIN or EINPROGRESS, or whose events were
+    /// polled, and whose readiness may have changed since the last call of this method. Must follow each
+    /// call of the host or of this type.
     pub fn take_ready(&mut self, out: &mut Vec<Handle>) {
         self.process_wakes();
         for &handle in &self.ready {
@@ -113,8 +113,8 @@ impl Posix {
         }
     }
 
-    /// Appends a handle to the list. Removes closed handles when there are many, as they may stay
-    /// there for long.
+    /// Appends a handle to the list. If there are many closed handles, removes them, as they may stay for
+    /// long.
     fn push_ready(&mut self, handle: Handle) {
         self.ready.push(handle);
         if self.ready.len() > MAX_CLOSED + 2 * self.files.len() {
@@ -137,12 +137,12 @@ impl Posix {
             FileKind::Datagram(datagram) => {
                 datagram.watch(&mut self.host, file.wakers.get_or_insert_with(new_wakers));
             }
-            // These change only by calls of this type, which notify them.
+            // The readiness of these changes only in calls of this type, which call `notify`.
             FileKind::Epoll(_) | FileKind::PipeReader(_) | FileKind::PipeWriter(_) => {}
         }
     }
 
-    /// Registers for the next change of a handle if it is in an epoll set: members always need one.
+    /// Registers for the next change of a handle in an epoll set: members must always be registered.
     pub(crate) fn arm_if_watched(&mut self, handle: Handle) {
         let file = self.files.get(handle);
         if file.is_ok_and(|file| !file.watchers.is_empty()) {

@@ -39,8 +39,7 @@ pub(crate) use socket::CommonOptions;
 #[derive(Debug)]
 pub(crate) enum OptionValue {
     Int(i32),
-    /// An integer of level IP: it is returned as one byte if the buffer is shorter than an `int`
-    /// and it fits.
+    /// An integer of level IP, returned as one byte if it fits and the buffer is shorter than an `int`.
     Small(i32),
     Bytes(Vec<u8>),
 }

@@ -31,7 +31,7 @@ use loans::Loans;
 enum ConnectState {
     Unconnected,
     Connecting,
-    /// Connected as far as the caller is concerned; the SYN is deferred until the first write.
+    /// Connected for the caller, though the SYN is deferred until the first write.
     Deferred,
     Connected,
     /// Shut down while connecting.
@@ -41,7 +41,7 @@ enum ConnectState {
 /// The host's object of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostSocket {
-    /// TCP_CLOSE.
+    /// No object: the state is TCP_CLOSE.
     None,
     Listener(ListenerId),
     Connection(TcpId),

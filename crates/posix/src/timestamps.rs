@@ -19,8 +19,8 @@ use crate::stream::{HostSocket, Stream};
 /// The flags of `SO_TIMESTAMPING` that request transmit timestamps.
 const TX_FLAGS: u32 =
     SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_ACK;
-/// All supported flags. Without `OPT_TSONLY` a timestamp comes with its packet: as packets are not
-/// kept, it is truncated to zero bytes (`MSG_TRUNC`).
+/// All supported flags. Without `OPT_TSONLY` a timestamp comes with its packet: as packets are not kept,
+/// the packet is truncated to zero bytes (`MSG_TRUNC`).
 const SUPPORTED_FLAGS: u32 = TX_FLAGS
     | SOF_TIMESTAMPING_RX_SOFTWARE
     | SOF_TIMESTAMPING_SOFTWARE
@@ -142,8 +142,8 @@ impl TimestampOptions {
         self.received.is_some() || self.has_flag(SOF_TIMESTAMPING_RX_SOFTWARE)
     }
 
-    /// Returns the stages of a write to report: those of the socket, or of the call's own
-    /// `SO_TIMESTAMPING` message.
+    /// Returns the stages of a write to report: the socket's, or the stages that the call's own
+    /// `SO_TIMESTAMPING` message requests.
     pub(crate) fn stages(&self, own: Option<u32>) -> TxStages {
         let flags = own.map_or(self.flags, |own| self.flags & !TX_FLAGS | own);
         let pairs = [

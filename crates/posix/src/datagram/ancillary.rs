@@ -1,5 +1,5 @@
 //! Ancillary data of UDP sockets: the destination, TTL and traffic class of received datagrams
-//! (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and those of IPv6), ICMP errors for sent datagrams
+//! (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and the IPv6 options), ICMP errors for sent datagrams
 //! (`IP_RECVERR`), and control messages that apply to one sent datagram.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,7 +62,7 @@ impl AncillaryOptions {
         })
     }
 
-    /// Sets one of its options. Returns `None` for other options.
+    /// Sets an option of ancillary data. Returns `None` for other options.
     pub(super) fn set(&mut self, level: i32, name: i32, value: &[u8]) -> Result<Option<()>> {
         let Some(option) = self.option_mut(level, name) else {
             return Ok(None);
@@ -190,7 +190,7 @@ impl Datagram {
                     settings.ip.tos = byte_or_default(int(data)?, 0)?.unwrap_or(0);
                 }
                 (IPPROTO_IP | IPPROTO_IPV6, _) => return Err(Errno::EINVAL),
-                // Other levels do not concern this layer.
+                // Messages of other levels have no effect here.
                 _ => {}
             }
         }

@@ -118,8 +118,8 @@ impl Datagram {
         })
     }
 
-    /// Returns the result when no datagram is queued: for a blocking call the end, if reading was
-    /// shut down.
+    /// Returns the result of a receive call without a queued datagram: no data for a blocking call after
+    /// reading was shut down, otherwise EAGAIN.
     fn no_datagram(&self, blocks: bool) -> Result<Received> {
         if self.shut_read && blocks {
             return Ok(Received::default());

@@ -16,7 +16,7 @@ use crate::sockopt::{
     unknown_level,
 };
 
-/// Linux's minimum buffer sizes.
+/// Linux's minimum buffer sizes, in bytes.
 const MIN_SNDBUF: u32 = 4608;
 const MIN_RCVBUF: u32 = 2304;
 
@@ -77,7 +77,7 @@ impl Datagram {
     fn set_ipv6(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             IPV6_TCLASS => self.ip.tos = byte_or_default(int(value)?, 0)?.unwrap_or(0),
-            // With a hop limit of zero nothing could be sent.
+            // A datagram with a hop limit of zero cannot be sent.
             IPV6_UNICAST_HOPS => self.ip.ttl = byte_or_default(int(value)?, 1)?,
             IPV6_MTU_DISCOVER => self.v6_mtu_discover = mtu_discover(int(value)?)?,
             _ => return Ok(None),

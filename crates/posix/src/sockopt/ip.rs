@@ -36,7 +36,7 @@ impl IpOptions {
         }
     }
 
-    /// Sets an option that is kept here. Returns `None` for other options.
+    /// Sets an option of `IPPROTO_IP` that is stored here. Returns `None` for other options.
     pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
@@ -55,7 +55,7 @@ impl IpOptions {
         })))
     }
 
-    /// Sets an option that is kept here. Returns `None` for other options.
+    /// Sets an option of `IPPROTO_IPV6` that is stored here. Returns `None` for other options.
     pub(crate) fn set_ipv6(&mut self, name: i32, value: &[u8], bound: bool) -> Result<Option<()>> {
         match name {
             IPV6_FREEBIND => self.freebind = int(value)? != 0,
@@ -184,7 +184,7 @@ impl Stream {
             }
             IPV6_UNICAST_HOPS => {
                 let hops = byte_or_default(int(value)?, 0)?;
-                // With a hop limit of zero nothing could be sent.
+                // A packet with a hop limit of zero cannot be sent.
                 if hops == Some(0) {
                     return Err(Errno::EINVAL);
                 }

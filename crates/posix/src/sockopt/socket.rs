@@ -50,7 +50,7 @@ impl CommonOptions {
         }
     }
 
-    /// Sets an option that is kept here. Returns `None` for other options.
+    /// Sets an option that is stored here. Returns `None` for other options.
     pub(crate) fn set(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             SO_REUSEADDR => self.reuse_addr = int(value)? != 0,

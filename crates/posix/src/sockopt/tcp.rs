@@ -122,7 +122,7 @@ impl Stream {
                 return Ok(());
             }
             TCP_FASTOPEN_CONNECT => return self.set_fastopen_connect(host, strict_flag(value)?),
-            // Only a connection in repair mode accepts it on Linux.
+            // On Linux, only a connection in repair mode accepts the option.
             TCP_TIMESTAMP => return Err(Errno::EPERM),
             _ => self.fastopen_option(host, name, value)?,
         };
@@ -340,8 +340,8 @@ impl Stream {
         }
     }
 
-    /// Returns `TCP_SAVED_SYN`, which can be read once. Returns EINVAL, and keeps it, if it exceeds
-    /// `room`.
+    /// Returns and removes `TCP_SAVED_SYN`. Returns EINVAL, and keeps it, if it is longer than `room`
+    /// bytes.
     pub(crate) fn saved_syn(&self, host: &mut Host, room: usize) -> Result<OptionValue> {
         let HostSocket::Connection(id) = self.host_socket else {
             return Ok(OptionValue::Bytes(Vec::new()));
@@ -368,8 +368,8 @@ impl Stream {
     }
 }
 
-/// Returns the effective `TCP_DEFER_ACCEPT` in seconds: it is kept as a number of retransmissions
-/// of the SYN-ACK, after 1, 2, 4 ... 64, 120, 120 ... seconds.
+/// Returns the effective `TCP_DEFER_ACCEPT` in seconds: the least sum of the timeouts of SYN-ACKs (1, 2,
+/// 4 ... 64, 120, 120 ... seconds) that is not less than `requested`.
 fn defer_accept_seconds(requested: i32) -> u32 {
     if requested <= 0 {
         return 0;

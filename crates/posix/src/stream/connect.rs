@@ -109,7 +109,7 @@ impl Stream {
     /// Returns the destination of `connect`. The unspecified address stands for the host itself.
     fn destination(&self, addr: SockAddr) -> Result<SocketAddr> {
         let fits = match addr {
-            // Its length is checked before its family: it is too short for an IPv6 address.
+            // Linux checks the length before the family: this address is too short for IPv6.
             SockAddr::V4(_) if self.domain != AF_INET => return Err(Errno::EINVAL),
             SockAddr::V4(_) => true,
             SockAddr::V6(_) => self.domain != AF_INET,

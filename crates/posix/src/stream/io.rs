@@ -20,7 +20,7 @@ use crate::timestamps::{EpochClock, requested_tx_flags};
 use crate::wake::WakeQueue;
 use crate::{Handle, Received};
 
-/// Returns `None` for WouldBlock.
+/// Converts the error `WouldBlock` to `None`.
 fn would_block_to_none<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -98,7 +98,8 @@ impl Stream {
         flags: i32,
     ) -> Result<usize> {
         let mut done = 0;
-        // A write of no bytes does not end the wait of one with MSG_MORE.
+        // The last part with bytes: a write of no bytes does not end the wait of an earlier one with
+        // `more`.
         let last = data.iter().rposition(|part| !part.is_empty()).unwrap_or(0);
         let is_zerocopy = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
         let most = match host.sysctl().max_skb_frags as usize {
@@ -392,7 +393,7 @@ impl Stream {
         }
     }
 
-    /// Writes without copying. An error comes with the part that was not accepted.
+    /// Writes without copying. An error is returned with the part that was not accepted.
     pub(crate) fn write_slice(
         &mut self,
         host: &mut Host,

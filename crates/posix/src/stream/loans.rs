@@ -42,7 +42,7 @@ pub struct CopiedCall {
 }
 
 impl LentCall {
-    /// Records that the call accepted no bytes, so that its drop is no return.
+    /// Records that the call accepted no bytes, so that dropping this value returns no loan.
     pub(super) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl Loan for LentCall {
 
 impl Drop for LentCall {
     fn drop(&mut self) {
-        // The memory is dropped first: its completion must not precede that.
+        // The memory is dropped before its completion is reported.
         drop(mem::take(&mut self.data));
         if *self.is_cancelled.get_mut() {
             return;

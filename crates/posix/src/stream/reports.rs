@@ -1,4 +1,4 @@
-//! Reports on sent data: from the connection to the error queue.
+//! Reports on sent data, which move from the connection to the error queue.
 
 use alloc::sync::Arc;
 
