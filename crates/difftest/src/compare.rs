@@ -25,7 +25,7 @@ pub(crate) struct Difference {
     pub(crate) ours_only: Vec<WireSegment>,
     /// The peer's view of the kernel's side and ours before the event.
     pub(crate) before: (PeerView, PeerView),
-    /// What earlier events show.
+    /// The history of earlier events.
     pub(crate) history: History,
     /// The acceptable ACKs, including that of the event.
     pub(crate) acks: Vec<AcceptedAck>,

@@ -35,11 +35,11 @@ pub(crate) struct AcceptedAck {
     pub(crate) ack: u32,
     pub(crate) seq: u32,
     pub(crate) window: u16,
-    /// Whether it has neither data nor FIN.
+    /// Whether the segment has neither data nor FIN.
     pub(crate) is_pure: bool,
     /// The number of segments in flight above the acknowledgement number.
     pub(crate) in_flight: usize,
-    /// The highest sequence number that was sent before it.
+    /// The highest sequence number that was sent before the segment.
     pub(crate) sent_end: u32,
     pub(crate) sack: Vec<Range>,
 }

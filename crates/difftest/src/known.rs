@@ -142,12 +142,12 @@ fn has_fin(segment: &WireSegment) -> bool {
     segment.flags & FIN != 0
 }
 
-/// What one side sends in response to an event beyond the data and FINs that both send.
+/// The segments that one side sends in response to an event beyond the data and FINs that both send.
 struct Excess {
     is_kernels: bool,
     /// The segments with data or FIN that both sides send.
     common: Vec<Range>,
-    /// Those that one side sends after them.
+    /// The segments that one side sends after them.
     extra: Vec<Range>,
 }
 

@@ -78,11 +78,11 @@ impl Progress {
 /// An experiment: one mechanism, shown with and without.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Its name on the command line.
+    /// The experiment's name on the command line.
     pub name: &'static str,
-    /// The result that it shows, in one line.
+    /// The result that the experiment shows, in one line.
     pub purpose: &'static str,
-    /// The public reference of its figures.
+    /// The public reference of the experiment's figures.
     pub source: &'static str,
     /// Names of its runs: the first is "before", the second "after".
     pub cases: &'static [&'static str],

@@ -16,7 +16,7 @@ use crate::{Figure, Measurements};
 pub struct ExperimentResult {
     /// The experiment's name.
     pub experiment: &'static str,
-    /// What the experiment shows.
+    /// The effect that the experiment shows.
     pub purpose: &'static str,
     /// The reference of its figures.
     pub source: &'static str,

@@ -5,19 +5,19 @@ use crate::Link;
 /// The link type, size limits and offloads of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caps {
-    /// The kind of its frames.
+    /// The kind of the device's frames.
     pub link: Link,
     /// Largest IP packet on the wire, in bytes.
     pub mtu: u32,
-    /// Whether it segments TCP over IPv4.
+    /// Whether the device segments TCP over IPv4.
     pub tso4: bool,
-    /// Whether it segments TCP over IPv6.
+    /// Whether the device segments TCP over IPv6.
     pub tso6: bool,
-    /// Whether it segments UDP.
+    /// Whether the device segments UDP.
     pub uso: bool,
-    /// Whether it completes transport checksums.
+    /// Whether the device completes transport checksums.
     pub tx_checksum: bool,
-    /// Largest super-segment that it accepts, in bytes, IP header included.
+    /// Largest super-segment that the device accepts, in bytes, including the IP header.
     pub gso_max_size: u32,
 }
 

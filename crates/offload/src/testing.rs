@@ -41,7 +41,7 @@ pub(crate) struct TestPacket {
     pub(crate) payload: Vec<u8>,
     pub(crate) padding: usize,
     pub(crate) break_checksum: bool,
-    /// Whether it is a UDP datagram instead; with `no_checksum`, one without a checksum.
+    /// Whether the packet is a UDP datagram, without a checksum if `no_checksum` is set.
     pub(crate) udp: bool,
     pub(crate) no_checksum: bool,
     pub(crate) outer: Option<OuterHeaders>,

@@ -13,7 +13,7 @@ const EXTENSIONS: [u8; 3] = [0, 43, 60];
 /// The error of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadChecksum {
-    /// Its length fields do not match its length.
+    /// The length fields of the packet do not match its length.
     Malformed,
     /// The IPv4 header checksum is wrong.
     Ipv4,

@@ -56,9 +56,8 @@ struct ReturnedThread {
     thread: ThreadId,
     /// The kernel's id of the thread.
     tid: i32,
-    /// Whether it has read the clock, which packetdrill does first, to check when the call
-    /// returned. After that it stores the result, and sleeps until the script's next call that
-    /// waits.
+    /// Whether the thread has read the clock, which packetdrill does first, to check when the call
+    /// returned. After that it stores the result, and sleeps until the script's next call that waits.
     has_read_clock: bool,
 }
 

@@ -16,7 +16,7 @@ use crate::wake::Wakers;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle {
     slot: u32,
-    /// How often the slot had been used before.
+    /// Number of earlier uses of the slot.
     generation: u32,
 }
 
@@ -37,9 +37,9 @@ pub(crate) enum FileKind {
 pub(crate) struct File {
     pub(crate) kind: FileKind,
     pub(crate) nonblocking: bool,
-    /// Whether it is in the list of handles whose readiness may have changed.
+    /// Whether the file is in the list of handles whose readiness may have changed.
     pub(crate) is_in_ready_list: bool,
-    /// Epoll sets that contain it.
+    /// Epoll sets that contain the file.
     pub(crate) watchers: SmallVec<[Handle; 1]>,
     /// The wakers, created at the first request of a wake.
     pub(crate) wakers: Option<Wakers>,

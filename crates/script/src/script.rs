@@ -172,9 +172,9 @@ pub struct Call {
 /// An argument, or a part of one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Expr {
-    /// Its position.
+    /// The position of the expression.
     pub pos: Pos,
-    /// Its form and value.
+    /// The form and value of the expression.
     pub kind: ExprKind,
 }
 

@@ -45,7 +45,7 @@ pub struct PingReply {
     pub ttl: u8,
     /// The interface that received it.
     pub iface: IfaceId,
-    /// Why the request has no reply.
+    /// The reason why the request has no reply; `None` for a reply.
     pub error: Option<PingError>,
 }
 

@@ -101,7 +101,7 @@ impl Host {
     /// Binds a UDP socket to an address that it may share with other sockets.
     ///
     /// # Errors
-    /// Those of [`udp_bind`](Self::udp_bind).
+    /// The errors of [`udp_bind`](Self::udp_bind).
     pub fn udp_bind_shared(
         &mut self,
         local: SocketAddr,

@@ -55,7 +55,7 @@ pub struct TimerInfo {
     pub kind: TimerKind,
     /// Time until the timer fires.
     pub remaining: Nanos,
-    /// How often the timer has fired in a row.
+    /// Number of consecutive expirations of the timer.
     pub retransmits: u8,
 }
 

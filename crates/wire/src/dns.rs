@@ -205,11 +205,11 @@ pub enum Data<'a> {
 pub struct Record<'a> {
     /// The name that the record belongs to.
     pub owner: Name<'a>,
-    /// Its type; see [`kind`].
+    /// The record's type; see [`kind`].
     pub kind: u16,
-    /// How long it may be cached, in seconds.
+    /// Time for which the record may be cached, in seconds.
     pub ttl_s: u32,
-    /// Its data.
+    /// The record's data.
     pub data: Data<'a>,
 }
 

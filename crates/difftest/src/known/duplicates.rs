@@ -81,13 +81,13 @@ pub(super) const KNOWN: &[KnownDifference] = &[
 /// The repeated ACKs since the last one that acknowledged new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct RepeatedAcks {
-    /// Those with the same window (RFC 5681 2, "duplicate acknowledgment"), at most one for each
+    /// Repeated ACKs with the same window (RFC 5681 2, "duplicate acknowledgment"), at most one for each
     /// segment in flight above the first.
     duplicates: usize,
-    /// Those whose window the kernel ignores: it has an old sequence number, or the same one and is
-    /// smaller than the window before, but not zero.
+    /// Repeated ACKs whose window the kernel ignores: it has an old sequence number, or the same one and
+    /// is smaller than the window before, but not zero.
     ignored: usize,
-    /// Those with an ignored window before that ACK.
+    /// Repeated ACKs with an ignored window before that ACK.
     ignored_before: usize,
 }
 

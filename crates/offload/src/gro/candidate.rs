@@ -37,11 +37,11 @@ pub(super) struct Candidate<I> {
     pub(super) size: u16,
     /// Number of segments.
     pub(super) count: u16,
-    /// For a super-segment: whether, at each layer, all segments carry one IP ID.
+    /// Whether all segments of a super-segment carry one IP ID, for each layer; `None` for other packets.
     pub(super) fixed_id: Option<[bool; 2]>,
     pub(super) flags: TcpFlags,
     pub(super) ids: I,
-    /// Whether it must neither be held nor join. Packets of its flow must still not overtake it.
+    /// Whether the packet must neither be held nor join. Packets of its flow must still not overtake it.
     pub(super) flush: bool,
 }
 

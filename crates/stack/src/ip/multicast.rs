@@ -37,12 +37,12 @@ fullsend_wire::counters! {
 /// A report for the host to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Report {
-    /// One of IGMPv3 or `MLDv2`, about groups of one family.
+    /// A report of IGMPv3 or `MLDv2`, about groups of one family.
     Records {
         iface: u16,
         records: Vec<(RecordKind, IpAddr)>,
     },
-    /// One of an older version (1 or 2; 1 in IPv6): the group has been joined, or left.
+    /// A report of an older version (1 or 2; 1 in IPv6): the group has been joined, or left.
     Old {
         iface: u16,
         version: u8,

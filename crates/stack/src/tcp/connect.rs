@@ -98,7 +98,7 @@ impl Host {
     /// gateways). A `local` port 0 is chosen by the host.
     ///
     /// # Errors
-    /// Those of [`tcp_connect`](Self::tcp_connect);
+    /// The errors of [`tcp_connect`](Self::tcp_connect);
     /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if the families differ or `local`
     /// cannot be the address of a single host.
     pub fn tcp_connect_from(
@@ -128,7 +128,7 @@ impl Host {
     /// [`TcpHandle::send_syn`](crate::TcpHandle::send_syn).
     ///
     /// # Errors
-    /// Those of [`tcp_connect`](Self::tcp_connect).
+    /// The errors of [`tcp_connect`](Self::tcp_connect).
     pub fn tcp_connect_deferred(
         &mut self,
         now: Instant,

@@ -127,11 +127,11 @@ pub(super) enum HalfOpenAction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RejectReason {
     None,
-    /// Its timestamp is older than the last one (PAWS).
+    /// The segment's timestamp is older than the last one (PAWS).
     OldTimestamp,
-    /// It echoes a timestamp that no SYN-ACK had.
+    /// The segment echoes a timestamp that no SYN-ACK had.
     UnknownEcho,
-    /// It is a different SYN.
+    /// The segment is a different SYN.
     DifferentSyn,
 }
 

@@ -41,7 +41,7 @@ pub struct ListenConfig {
 /// A connection that a listener yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
-    /// Its ID.
+    /// The connection's ID.
     pub id: TcpId,
     /// The destination that the peer connected to.
     pub local: SocketAddr,
@@ -236,7 +236,7 @@ impl Host {
     /// goes to one of them, selected by its 4-tuple.
     ///
     /// # Errors
-    /// Those of [`tcp_listen`](Self::tcp_listen).
+    /// The errors of [`tcp_listen`](Self::tcp_listen).
     pub fn tcp_listen_shared(
         &mut self,
         local: SocketAddr,

@@ -150,7 +150,7 @@ impl UdpHandle<'_> {
     /// than the MTU are sent one by one, in fragments. `source` is as in [`send_to`](Self::send_to).
     ///
     /// # Errors
-    /// Those of [`send_to`](Self::send_to), and [`MessageTooLong`](StackError::MessageTooLong) if
+    /// The errors of [`send_to`](Self::send_to), and [`MessageTooLong`](StackError::MessageTooLong) if
     /// the length field of IP cannot hold all datagrams together.
     pub fn send_segments(
         &mut self,

@@ -19,7 +19,7 @@ pub(super) const MAX_MEMBERSHIPS: usize = 20;
 /// A group that a socket has joined, with the interface.
 pub(crate) type Membership = (u16, IpAddr);
 
-/// How a UDP socket sends to multicast groups.
+/// The multicast settings of a UDP socket for sent datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MulticastSettings {
     /// TTL of datagrams to IPv4 groups (`IP_MULTICAST_TTL`); with 0 they do not leave the host.

@@ -1,4 +1,4 @@
-//! What tools show of a connection.
+//! The values of a connection that tools show.
 
 use fullsend_wire::Instant;
 

@@ -379,7 +379,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`set_congestion`](Self::set_congestion).
+    /// The errors of [`set_congestion`](Self::set_congestion).
     pub fn set_congestion_for_syn(
         &mut self,
         cx: &mut Cx<'_>,

@@ -105,7 +105,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn write_with(
         &mut self,
         cx: &mut Cx<'_>,
@@ -152,7 +152,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write), together with the part of `data` that was not accepted.
+    /// The errors of [`write`](Self::write), together with the part of `data` that was not accepted.
     pub fn write_slice(
         &mut self,
         cx: &mut Cx<'_>,
@@ -238,7 +238,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_chain(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Chain, TcpError> {
         self.check_readable()?;
         let chain = self.rcv.read_chain(self.max_readable(max));
@@ -251,7 +251,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
         let most = self.max_readable(max);
@@ -264,7 +264,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
         let most = self.max_readable(out.len());

@@ -1,4 +1,5 @@
-//! What recovery reads of other parts of the connection, and what it requires of them.
+//! The values that recovery reads of other parts of the connection, and the actions that it requires of
+//! them.
 
 use fullsend_wire::{Instant, Mss, SeqNum};
 

@@ -162,7 +162,7 @@ pub(crate) struct AckSummary<'a> {
     pub(crate) prior_una: SeqNum,
     /// The ACK moved `snd_una`.
     pub(crate) advanced: bool,
-    /// It is a duplicate ACK (RFC 5681 2).
+    /// The ACK is a duplicate ACK (RFC 5681 2).
     pub(crate) duplicate: bool,
 }
 
@@ -193,7 +193,7 @@ pub(super) struct RecoveryOutcome {
     delivered: u32,
     /// Segments newly marked lost.
     pub(super) lost_segs: u32,
-    /// Of these, retransmissions.
+    /// Retransmissions in `lost_segs`.
     pub(super) lost_retrans_segs: u32,
     /// The ACK reports congestion marks.
     echo: bool,

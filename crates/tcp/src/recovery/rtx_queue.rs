@@ -34,21 +34,21 @@ const MIN_CAPACITY: usize = 1;
 /// A super-segment as given to IP: a SYN, data of one or more segments, a FIN.
 #[derive(Debug)]
 pub(crate) struct SuperSegment {
-    /// Sequence number of its first byte, or of its SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub(crate) seq: SeqNum,
-    /// Data.
+    /// The data after the SYN.
     pub(crate) payload: Chain,
-    /// It begins with a SYN.
+    /// The super-segment begins with a SYN.
     pub(crate) syn: bool,
     /// A FIN follows the data.
     pub(crate) fin: bool,
-    /// It was sent with PSH.
+    /// The super-segment was sent with PSH.
     pub(crate) push: bool,
     /// When it was sent.
     pub(crate) sent_at: Instant,
     /// Bytes of memory charged for it.
     pub(crate) truesize: u32,
-    /// Its number in the host's queues.
+    /// The super-segment's number in the host's queues.
     pub(crate) number: u16,
 }
 

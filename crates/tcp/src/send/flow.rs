@@ -31,7 +31,7 @@ pub(crate) struct FlowState {
     /// Since when data is in flight or waits, and the sum of earlier times (`tcpi_busy_time`).
     busy_since: Instant,
     busy: Nanos,
-    /// Of that, the time that the writer waits for room in the send buffer (`tcpi_sndbuf_limited`).
+    /// The share of `busy` in which the writer waits for room in the send buffer (`tcpi_sndbuf_limited`).
     sndbuf_limited_since: Instant,
     sndbuf_limited: Nanos,
     /// When to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for none.

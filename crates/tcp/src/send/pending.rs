@@ -5,9 +5,9 @@ use fullsend_wire::SeqNum;
 /// A RST to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reset {
-    /// In answer to a segment with this acknowledgement number.
+    /// A RST in answer to a segment with this acknowledgement number.
     WithSeq(SeqNum),
-    /// Of a connection that the peer considers open.
+    /// The RST of a connection that the peer considers open.
     Abort,
 }
 

@@ -12,7 +12,7 @@ const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Bytes of one write, which lends memory.
 const MESSAGE: usize = 16 << 10;
 
-/// One of the two flows.
+/// A flow that competes with another one.
 struct SenderFlow {
     host: HostId,
     ids: Option<(TcpId, TcpId)>,

@@ -31,14 +31,14 @@ impl NeighbourMessage {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MessageContent {
-    /// To the first shard: another one uses a neighbour.
+    /// A message to the first shard: another shard uses a neighbour.
     Request(ResolutionRequest),
-    /// To the others: a change of a neighbour at the first shard.
+    /// A message to the other shards: a neighbour changed at the first shard.
     Update {
         neighbour: IpAddr,
         resolution: Resolution,
     },
-    /// To the others: the result of duplicate address detection.
+    /// A message to the other shards: the result of duplicate address detection.
     Detected {
         address: Ipv6Addr,
         result: DadResult,

@@ -61,7 +61,7 @@ impl TcpHandle<'_> {
     /// Writes with `MSG_EOR` or `MSG_OOB`; see [`write`](Self::write).
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn write_with(
         &mut self,
         now: Instant,
@@ -83,7 +83,7 @@ impl TcpHandle<'_> {
     /// Writes `data` without copying it; `more` is `MSG_MORE`.
     ///
     /// # Errors
-    /// Those of [`write_slice`](Self::write_slice).
+    /// The errors of [`write_slice`](Self::write_slice).
     pub fn write_slice_with(
         &mut self,
         now: Instant,
@@ -114,7 +114,7 @@ impl TcpHandle<'_> {
     /// Reads up to `max` bytes without copying them.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_chain(&mut self, now: Instant, max: usize) -> Result<Chain, StackError> {
         self.transfer(now, |conn, cx| conn.read_chain(cx, max))
     }
@@ -123,7 +123,7 @@ impl TcpHandle<'_> {
     /// slice means the end of the stream.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_slice(&mut self, now: Instant, max: usize) -> Result<Slice, StackError> {
         self.transfer(now, |conn, cx| conn.read_slice(cx, max))
     }
@@ -131,7 +131,7 @@ impl TcpHandle<'_> {
     /// Copies data to `out` and leaves it in the receive buffer. Returns the number of bytes.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, StackError> {
         let (_, socket, _) = self.socket(Instant::ZERO)?;
         Ok(socket.conn.peek(out)?)

@@ -11,7 +11,7 @@ use super::{MIN_CAPACITY, RtxQueue};
 pub(crate) struct AckOutcome {
     /// Segments no longer outstanding, those SACKed earlier included.
     pub(crate) acked_segs: u32,
-    /// Of these, segments not SACKed earlier: newly delivered.
+    /// Segments of `acked_segs` not SACKed earlier: newly delivered.
     pub(crate) delivered_segs: u32,
     /// Bytes of data no longer outstanding.
     pub(crate) acked_bytes: u32,
@@ -26,7 +26,7 @@ pub(crate) struct AckOutcome {
     pub(crate) retransmitted: bool,
     /// The lowest newly delivered segment that was sent only once.
     pub(crate) original: Option<SeqNum>,
-    /// How many segments that one was late because the path reorders; 0 if it was not.
+    /// Number of segments by which `original` was late because the path reorders; 0 if it was not.
     pub(crate) reordering_segs: u32,
     /// The new head was SACKed: the receiver discarded it (reneging, RFC 2018 8).
     pub(crate) reneged: bool,

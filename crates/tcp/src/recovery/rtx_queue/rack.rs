@@ -24,7 +24,7 @@ pub(crate) struct AckContext {
 pub(crate) struct RackOutcome {
     /// Segments newly marked lost.
     pub(crate) lost_segs: u32,
-    /// Of these, retransmissions.
+    /// Retransmissions in `lost_segs`.
     pub(crate) lost_retrans_segs: u32,
     /// When the remaining overtaken segments will be lost, unless they arrive.
     pub(crate) next_loss_at: Option<Instant>,

@@ -32,8 +32,8 @@ pub(crate) struct SackOutcome {
     pub(crate) overtook: bool,
     /// The lowest newly delivered segment that was sent only once.
     pub(crate) original: Option<SeqNum>,
-    /// How many segments below the highest SACKed one that one lies, because the path reorders; 0 if it
-    /// does not.
+    /// Number of segments by which `original` lies below the highest SACKed one because the path
+    /// reorders; 0 if it does not.
     pub(crate) reordering_segs: u32,
     /// The first block if it is a DSACK (RFC 2883): data that arrived twice.
     pub(crate) dsack: Option<SackBlock>,

@@ -35,7 +35,7 @@ impl RetransState {
 pub(super) struct Retransmission {
     pub(super) end: Pos,
     pub(super) sent_at: Instant,
-    /// Its number in the host's queues.
+    /// The retransmission's number in the host's queues.
     pub(super) number: u16,
     pub(super) state: RetransState,
     pub(super) snapshot: Option<SendSnapshot>,
