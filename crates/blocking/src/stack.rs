@@ -26,7 +26,7 @@ use crate::shard::Shard;
 use crate::user_driven::{Outbox, UserDrivenDevice};
 use crate::wait::{self, WaitFor};
 
-/// How the program handles the packets of a user-driven stack.
+/// The handling of a user-driven stack's packets by the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserDrivenOptions {
     /// The program segments super-segments and computes checksums.

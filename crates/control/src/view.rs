@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// All counters since the start of the stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// When the stack was created, in ns since the Unix epoch; distinguishes it from other stacks.
+    /// The time at which the stack was created, in ns since the Unix epoch, which identifies the stack.
     pub started: u64,
     /// Time since the stack was created, in ns.
     pub uptime_ns: u64,

@@ -49,7 +49,7 @@ pub struct Config {
     /// Whether the guest's UDP flows are relayed. If not, they get ICMP errors. DHCP and DNS are
     /// not affected.
     pub udp: bool,
-    /// Which other hosts may send datagrams to a port that the guest has sent from.
+    /// The other hosts that may send datagrams to a port that the guest has sent from.
     pub udp_filtering: UdpFiltering,
     /// Whether the guest's echo requests to other hosts are relayed. If not, they are dropped.
     pub icmp: bool,
@@ -62,7 +62,7 @@ pub struct Config {
     pub forwards: Vec<Forward>,
     /// The source address of forwarded flows, as the guest sees it.
     pub forward_source: ForwardSource,
-    /// Where TCP forwards lead clients on the host's loopback.
+    /// The way of TCP forwards for clients on the host's loopback.
     pub loopback_clients: LoopbackClients,
     /// Bounds of the tables.
     pub limits: Limits,
@@ -182,7 +182,7 @@ impl Outbound {
     }
 }
 
-/// Which other hosts may send datagrams to a port that the guest has sent from (RFC 4787 5). In every
+/// The other hosts that may send datagrams to a port that the guest has sent from (RFC 4787 5). In every
 /// mode, the guest gets no datagram of a host to which it could not send, because of [`Config::mappings`]
 /// or the [policy](Config::policy). Each of several guests that are not joined gets datagrams of the
 /// host's loopback only from an address and port that it has sent to.
@@ -254,7 +254,7 @@ pub enum ForwardSource {
     Gateway,
 }
 
-/// Where TCP forwards to the guest's address lead clients on the host's loopback.
+/// The way of TCP forwards to the guest's address for clients on the host's loopback.
 ///
 /// Without [`Builder::guest_sockets`](crate::Builder::guest_sockets) it is always
 /// [`Link`](Self::Link). Otherwise the kernel moves the data between two of its sockets (`splice`),

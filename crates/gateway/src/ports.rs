@@ -21,7 +21,7 @@ pub enum PortSpec {
     None,
     /// The ports on which the other side listens.
     Auto,
-    /// These ports.
+    /// The listed ports.
     List(PortList),
 }
 

@@ -25,9 +25,9 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// The place at which the kernel runs an XDP program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
-    /// In the driver, before the kernel has made a packet of the frame.
+    /// The driver, before the kernel has made a packet of the frame.
     Native,
-    /// In the kernel's stack, for a driver without XDP.
+    /// The kernel's stack, for a driver without XDP.
     Generic,
 }
 

@@ -32,9 +32,9 @@ const SPLICE_FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE)
 
 /// The location of received data.
 pub(super) enum Moved {
-    /// This number of bytes is in the pipe.
+    /// The data is in the pipe; its length in bytes.
     IntoPipe(usize),
-    /// This number of bytes was copied.
+    /// The data was copied; its length in bytes.
     Copied(usize),
     /// The stream has ended.
     End,
