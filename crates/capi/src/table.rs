@@ -87,10 +87,10 @@ fn fd_index(fd: c_int) -> Result<usize, Errno> {
 pub(super) struct Fds(*mut FsStack);
 
 impl Fds {
-    /// For calls that create no descriptor, or one on the stack of another descriptor.
+    /// The value for calls that create no descriptor, or one on the stack of another descriptor.
     pub(super) const OF_ALL_STACKS: Self = Self(std::ptr::null_mut());
 
-    /// For calls that create a descriptor on `stack`.
+    /// Returns the value for calls that create a descriptor on `stack`.
     pub(super) const fn on(stack: *mut FsStack) -> Self {
         Self(stack)
     }

@@ -19,7 +19,7 @@ pub(crate) enum Check {
     RisesBy(f64),
     /// The first is at least this many times the second.
     FallsBy(f64),
-    /// They differ by at most this fraction.
+    /// The values differ by at most this fraction.
     Unchanged(f64),
     /// The only value is at least this.
     AtLeast(f64),

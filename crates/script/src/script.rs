@@ -96,7 +96,7 @@ pub struct IpSpec {
 /// An ECN codepoint (RFC 3168 5) to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EcnSpec {
-    /// This codepoint.
+    /// The codepoint with this number.
     Is(u8),
     /// ECT(0) or ECT(1).
     Ect01,

@@ -208,7 +208,7 @@ pub(crate) struct Interface {
     pub(crate) qdisc: Option<Qdisc<Packet>>,
     /// Memory of the packets in the qdisc that no connection is charged for.
     pub(crate) uncharged_bytes: usize,
-    /// When the qdisc will release a packet; zero means now, the far future never.
+    /// The time at which the qdisc will release a packet; zero means now, the far future never.
     pub(crate) departure: Instant,
     /// The ready queue: sockets that have something to send, in order, each once.
     pub(crate) ready: VecDeque<u32>,

@@ -19,7 +19,7 @@ const BLOCKS_OF_MINIMUM: usize = 4;
 /// The share of the free memory that one window may offer.
 const WINDOW_SHARE: u64 = 8;
 
-/// How the host's memory pressure limits windows.
+/// The effect of the host's memory pressure on windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryPressure {
     /// No limit.

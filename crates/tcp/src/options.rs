@@ -53,7 +53,7 @@ pub enum SocketOption {
     TcpKeepidle(Nanos),
     TcpKeepintvl(Nanos),
     TcpKeepcnt(u8),
-    /// From 1 s to 120 s.
+    /// The largest retransmission timeout, from 1 s to 120 s.
     TcpRtoMax(Nanos),
     /// Bytes; 0: the sysctl applies.
     TcpNotsentLowat(u32),
@@ -80,7 +80,7 @@ pub enum SocketOption {
     TcpFastopenNoCookie(bool),
     /// Keep the headers of the SYNs that open connections.
     TcpSaveSyn(bool),
-    /// How long an orphan stays in FIN-WAIT-2; zero: the sysctl applies; `None`: not at all.
+    /// Time that an orphan stays in FIN-WAIT-2; zero: the sysctl applies; `None`: it skips that state.
     TcpLinger2(Option<Nanos>),
     /// Bytes; 0: none.
     TcpWindowClamp(u32),

@@ -12,7 +12,7 @@ const TIME_WAIT: Nanos = Nanos::from_secs(60);
 /// A closed connection that still answers its old segments.
 #[derive(Debug)]
 pub struct TimeWait {
-    /// When the host may drop the entry.
+    /// The time at which the host may drop the entry.
     pub expires: Instant,
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,

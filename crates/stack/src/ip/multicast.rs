@@ -20,7 +20,7 @@ const REPEATS: u8 = 1;
 const REPEAT_WITHIN: Nanos = Nanos::from_secs(1);
 /// Longest time until a report of an older version is repeated (RFC 2236 8.10).
 const REPEAT_OLD_WITHIN: Nanos = Nanos::from_secs(10);
-/// How long an older version is used after a query of it: twice the default query interval, and ten
+/// Time that an older version is used after a query of it: twice the default query interval, and ten
 /// seconds to respond (RFC 3376 8.12).
 const OLDER_QUERIER_PRESENT: Nanos = Nanos::from_secs(260);
 
@@ -72,7 +72,7 @@ struct Group {
     /// Times that joining or leaving is still to be reported.
     repeats: u8,
     change_at: Option<Instant>,
-    /// When a query is to be answered.
+    /// The time at which a query is to be answered.
     answer_at: Option<Instant>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Multicast {
     groups: Vec<Group>,
     /// The earliest deadline of the groups; the far future if there is none.
     next: Instant,
-    /// At most two for each interface.
+    /// Queriers of older versions, at most two for each interface.
     old_queriers: Vec<OldQuerier>,
     pub(crate) mib: MulticastMib,
 }

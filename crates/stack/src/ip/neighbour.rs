@@ -31,9 +31,9 @@ pub(crate) use shards::{MessageContent, ShardSet};
 
 /// Interval between two solicitations (RFC 4861 10, RETRANS_TIMER).
 const RETRANS: Nanos = Nanos::from_secs(1);
-/// How long a confirmed neighbour counts as reachable (REACHABLE_TIME).
+/// Time that a confirmed neighbour counts as reachable (REACHABLE_TIME).
 const REACHABLE: Nanos = Nanos::from_secs(30);
-/// How long a stale neighbour is used before it is probed (DELAY_FIRST_PROBE_TIME).
+/// Time that a stale neighbour is used before it is probed (DELAY_FIRST_PROBE_TIME).
 const DELAY: Nanos = Nanos::from_secs(5);
 /// Maximum number of neighbours; Linux's `gc_thresh3`.
 const MAX_ENTRIES: usize = 1024;
@@ -464,7 +464,8 @@ impl Neighbours {
 /// The contents of a message about its sender (or target).
 struct NeighbourUpdate {
     mac: Option<Mac>,
-    /// How long the neighbour counts as reachable, if the message answers a solicitation of this host.
+    /// The time until which the neighbour counts as reachable, if the message answers a solicitation of
+    /// this host.
     reachable_until: Option<Instant>,
     /// The message may replace a known hardware address.
     may_replace: bool,

@@ -346,7 +346,7 @@ counter_of_family!(reqds oks fails timeouts overlaps);
 enum InsertResult {
     Incomplete,
     Complete,
-    /// It contradicts the other fragments, or the allocator refused memory for it.
+    /// The fragment contradicts the other ones, or the allocator refused memory for it.
     Conflict,
 }
 

@@ -13,7 +13,7 @@ use crate::siphash::SipKey;
 
 /// Length of a slot. A cookie is valid in the slot it was made in and in the next one.
 const SLOT: Nanos = Nanos::from_secs(64);
-/// For this long after a listener last answered with a cookie, cookies may come back.
+/// Time after a listener last answered with a cookie in which cookies may come back.
 pub(super) const COOKIE_WINDOW: Nanos = Nanos::from_secs(128);
 
 /// Common values (Linux's choice): the minimum, a PPPoE tunnel, PPPoE, Ethernet.

@@ -29,8 +29,8 @@ mod enable {
 /// Maximum number of destinations whose cookies are kept; a further one replaces the oldest.
 const MAX_COOKIES: usize = 1024;
 
-/// How long a connection that was reset in the handshake occupies the queue (RFC 7413 5.1), so that
-/// an attacker cannot make room by resetting connections.
+/// Time that a connection that was reset in the handshake occupies the queue (RFC 7413 5.1), so that an
+/// attacker cannot make room by resetting connections.
 const RESET_PENALTY: Nanos = Nanos::from_secs(60);
 
 /// Each further period without Fast Open is twice as long, with at most this many doublings.
@@ -41,7 +41,7 @@ const MAX_DOUBLINGS: u32 = 6;
 pub(super) struct FastopenQueue {
     /// Number of connections in the handshake.
     pending: usize,
-    /// When each connection that was reset stops counting, in order.
+    /// The times at which the connections that were reset stop counting, in order.
     resets: VecDeque<Instant>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct FastopenState {
     order: VecDeque<IpAddr>,
     /// Connections of servers in the handshake: their socket slots, with their listeners.
     children: BTreeMap<u32, ListenerId>,
-    /// When clients last suspended Fast Open, and how often that happened in a row.
+    /// The time of the last suspension of Fast Open by a client, and the number of consecutive ones.
     disabled_at: Instant,
     disable_count: u32,
 }

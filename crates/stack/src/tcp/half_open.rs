@@ -83,13 +83,13 @@ pub(crate) struct HalfOpen {
     pub(super) listener: u32,
     pub(super) syn: SynSummary,
     pub(super) iss: SeqNum,
-    /// When the first SYN-ACK was sent, and the last SYN-ACK or ACK.
+    /// The times at which the first SYN-ACK, and the last SYN-ACK or ACK, were sent.
     first_sent: Instant,
     last_sent: Instant,
-    /// When the SYN-ACK is retransmitted or the connection is dropped.
+    /// The time at which the SYN-ACK is retransmitted or the connection is dropped.
     pub(super) due: Instant,
     ts_offset: u32,
-    /// When an invalid segment was last answered, milliseconds; 0 means never.
+    /// The time at which an invalid segment was last answered, in milliseconds; 0 means never.
     answered_at_ms: u32,
     /// The window and the window scale that the SYN-ACK advertised.
     window: u16,

@@ -58,7 +58,7 @@ pub(super) struct Listener {
     pub(super) pending: usize,
     /// Number of half-open connections whose SYN-ACK has not timed out yet.
     pub(super) young: usize,
-    /// When a SYN was last answered with a cookie.
+    /// The time at which a SYN was last answered with a cookie.
     pub(super) overflowed_at: Option<Instant>,
     /// The accept queue: slots of the socket table.
     pub(super) accept_queue: VecDeque<u32>,

@@ -21,7 +21,7 @@ use crate::waiters::{WaitEvent, WaitList, Waiters};
 pub(super) enum ConnectionOwner {
     /// The application has its handle.
     User,
-    /// It waits in a listener's accept queue.
+    /// The connection waits in a listener's accept queue.
     Listener(u32),
     /// The application has closed it, and it finishes by itself.
     Orphan,
@@ -167,7 +167,7 @@ pub(crate) struct DeferredSyn {
     pub(super) listener: ListenerId,
     /// Whether the application has its handle.
     pub(super) user_owned: bool,
-    /// When the SYN is dropped.
+    /// The time at which the SYN is dropped.
     pub(super) expires: Instant,
     /// Tasks that wait for its end.
     pub(super) waiters: WaitList,

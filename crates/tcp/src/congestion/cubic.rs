@@ -24,7 +24,7 @@ pub(crate) struct Cubic {
     /// `epoch` and `cwnd_prior` before the last reduction, for an undo (RFC 9438 4.9); in a box, as
     /// most connections never lose a packet.
     prior: Option<Box<(Epoch, u32)>>,
-    /// When the last ACK arrived for a period in which the window was the limit.
+    /// The time at which the last ACK arrived for a period in which the window was the limit.
     last_ack: Instant,
     /// Fraction of a segment by which the window has already grown.
     fraction: f32,
@@ -36,7 +36,7 @@ pub(crate) struct Cubic {
 /// One stage of congestion avoidance.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Epoch {
-    /// When the stage began; `FAR_FUTURE` before its first ACK.
+    /// The time at which the stage began; `FAR_FUTURE` before its first ACK.
     start: Instant,
     /// The plateau, in segments; 0: the window at the first ACK (RFC 9438 4.8).
     w_max: f32,

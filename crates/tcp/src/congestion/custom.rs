@@ -117,7 +117,7 @@ pub trait CongestionControl: Send + fmt::Debug {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Ack {
-    /// When the ACK arrived, on the stack's clock.
+    /// The time at which the ACK arrived, on the stack's clock.
     pub now: Instant,
     /// Payload bytes that the ACK newly reports as delivered, cumulatively or selectively.
     pub delivered_bytes: u64,
@@ -163,7 +163,7 @@ impl Ack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Loss {
-    /// When the loss was detected, on the stack's clock.
+    /// The time at which the loss was detected, on the stack's clock.
     pub now: Instant,
     /// Payload bytes lost.
     pub lost_bytes: u64,

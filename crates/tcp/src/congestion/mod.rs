@@ -39,9 +39,9 @@ pub(crate) const HEADERS_BYTES: u32 = 60;
 /// The result of one cumulative or selective ACK, as an algorithm receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AckSample {
-    /// When the ACK arrived.
+    /// The time at which the ACK arrived.
     pub(crate) now: Instant,
-    /// When the previous ACK advanced `snd_una`, or, if that was later, when sending began again.
+    /// The time at which the previous ACK advanced `snd_una`, or at which sending began again, if later.
     pub(crate) prior: Instant,
     /// Segments newly acknowledged by this ACK (each segment of a super-segment counts).
     pub(crate) acked_segs: u32,

@@ -26,7 +26,7 @@ pub(crate) struct FlightSample {
 /// window](super::Algorithm::owns_cwnd).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RateSample {
-    /// When the ACK arrived.
+    /// The time at which the ACK arrived.
     pub(crate) now: Instant,
     /// Segments delivered over the connection's life; wraps.
     pub(crate) delivered_segs: u32,

@@ -4,7 +4,7 @@ use fullsend_wire::SeqNum;
 
 use super::Cwnd;
 
-/// How far sending has used cwnd in the present round.
+/// The use of cwnd by sending in the present round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CwndUsage {
     /// cwnd limited sending.

@@ -20,7 +20,7 @@ pub(crate) struct SegmentPlan {
     pub(crate) departure: Instant,
     /// Ticks by which its TSval is behind the clock.
     pub(crate) tsval_lag: u32,
-    /// Not a retransmission.
+    /// The data is not a retransmission.
     pub(crate) is_new_data: bool,
 }
 

@@ -11,9 +11,9 @@ use crate::recovery::SuperSegment;
 /// The SYN-ACK that the host sent before the connection existed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SynAckSent {
-    /// When it was first sent.
+    /// The time at which the SYN-ACK was first sent.
     pub first_at: Instant,
-    /// When it was last sent.
+    /// The time at which the SYN-ACK was last sent.
     pub at: Instant,
     /// Whether its answer gives no RTT sample: the SYN-ACK was sent more than once (Karn), or at an
     /// unknown time.

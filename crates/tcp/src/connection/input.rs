@@ -11,7 +11,7 @@ use crate::{Cx, SegmentIn, TcpError};
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
 const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
-/// How much older than the last timestamp an acceptable one may be. Matches Linux: data sent just
+/// Ticks by which an acceptable timestamp may be older than the last one. Matches Linux: data sent just
 /// before a retransmission may arrive just after it.
 const PAWS_WINDOW_TICKS: i32 = 1;
 

@@ -127,7 +127,7 @@ pub(crate) struct UserState {
 pub(crate) struct TsState {
     offset: u32,
     recent: u32,
-    /// When `recent` was received, in seconds since the host's start.
+    /// The time at which `recent` was received, in seconds since the host's start.
     recent_at_s: u32,
     /// `recent` is valid (RFC 7323 5.3 R1).
     has_recent: bool,

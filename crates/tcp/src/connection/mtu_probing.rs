@@ -31,7 +31,7 @@ pub(crate) struct MtuSearch {
     low: u32,
     /// The largest size not known to be dropped.
     high: u32,
-    /// When the present search began.
+    /// The time at which the present search began.
     since: Instant,
     /// Bytes acknowledged when `low` was last reduced.
     acked: u64,
@@ -51,9 +51,9 @@ struct MtuProbe {
 /// The decision whether a probe is sent now.
 pub(crate) enum MtuProbeDecision {
     Skip,
-    /// Not before more data in flight is acknowledged.
+    /// Wait until more data in flight is acknowledged.
     Wait,
-    /// Now, with this payload in bytes.
+    /// Send a probe with this payload in bytes.
     Send(u32),
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Timers {
     rtx_kind: RtxKind,
     /// Window or keepalive probes since the last segment of the peer; saturates at 255.
     pub(super) probes: u8,
-    /// When the last acceptable segment arrived.
+    /// The time at which the last acceptable segment arrived.
     pub(super) received_at: Instant,
     /// Since when the data in flight (or waiting for window) has made no progress.
     pub(super) progress_at: Instant,
@@ -40,7 +40,8 @@ pub(crate) struct Timers {
     /// The first repetition of the SYN follows a RST to a half-open peer and does not indicate a
     /// loss.
     pub(super) syn_after_reset: bool,
-    /// When an unacceptable segment was last answered (RFC 5961 10), in milliseconds; 0: never.
+    /// The time at which an unacceptable segment was last answered (RFC 5961 10), in milliseconds; 0:
+    /// never.
     pub(super) rejected_at_ms: u32,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct ByteCounters {
     demand: u8,
     /// Whether each data segment reserves room for the option.
     reserved: bool,
-    /// When the option was last sent.
+    /// The time at which the option was last sent.
     sent_at: Instant,
     /// The duplicate that the segment with the last option reported.
     reported_duplicate: Option<SeqNum>,

@@ -7,7 +7,7 @@ use super::{AckSummary, Recovery, RecoveryCx};
 pub(super) struct Dsack {
     /// Segments that arrived twice.
     pub(super) segs: u32,
-    /// It reports the tail loss probe, which was unnecessary.
+    /// The report is about the tail loss probe, which was unnecessary.
     pub(super) is_of_tail_probe: bool,
 }
 

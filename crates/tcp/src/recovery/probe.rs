@@ -15,7 +15,7 @@ use crate::rtt::{Rto, RttEstimator};
 pub(crate) struct TailProbe {
     /// `TLP.end_seq`: `snd_nxt` as it was sent.
     pub(super) end: SeqNum,
-    /// It retransmits the last segment; otherwise it is new data.
+    /// The probe retransmits the last segment; otherwise it is new data.
     pub(super) is_retransmit: bool,
 }
 

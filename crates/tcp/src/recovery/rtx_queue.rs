@@ -44,7 +44,7 @@ pub(crate) struct SuperSegment {
     pub(crate) fin: bool,
     /// The super-segment was sent with PSH.
     pub(crate) push: bool,
-    /// When it was sent.
+    /// The time at which the super-segment was sent.
     pub(crate) sent_at: Instant,
     /// Bytes of memory charged for it.
     pub(crate) truesize: u32,

@@ -1,5 +1,5 @@
-//! When to acknowledge (RFC 9293 3.8.6.3, RFC 5681 4.2): every second full segment, at once after loss
-//! or reordering, and with data of our own where that will follow soon.
+//! The policy of acknowledgements (RFC 9293 3.8.6.3, RFC 5681 4.2): every second full segment, at once
+//! after loss or reordering, and with data of our own where that will follow soon.
 
 use fullsend_wire::{Instant, Mss, Nanos, SeqNum, Window};
 
@@ -18,10 +18,10 @@ const WITHHELD: u8 = u8::MAX;
 /// The state of delayed acknowledgements.
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
-    /// When the acknowledgement is sent at the latest. [`DUE`](Self::DUE): at once, in a pure ACK if
-    /// there is no other segment. `FAR_FUTURE`: no acknowledgement is owed.
+    /// The latest time to send the acknowledgement. [`DUE`](Self::DUE): at once, in a pure ACK if there
+    /// is no other segment. `FAR_FUTURE`: no acknowledgement is owed.
     ack_at: Instant,
-    /// When data last arrived.
+    /// The time at which data last arrived.
     last_data: Instant,
     /// `rcv_nxt` as last acknowledged (`Last.ACK.sent` of RFC 7323).
     acked: SeqNum,

@@ -24,7 +24,7 @@ const LONG_GRO_BYTES: u32 = 16_384;
 /// Least payload of a segment that shows that its sender has data to fill a window.
 const MIN_GROWTH_BYTES: u32 = 128;
 
-/// How the buffer's size is determined.
+/// The way in which the buffer's size is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tuning {
     /// By autotuning.
@@ -89,11 +89,11 @@ pub(crate) struct WindowInputs {
 /// The position of an arriving segment relative to the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentPosition {
-    /// It may have new data, which is accepted.
+    /// The segment may have new data, which is accepted.
     Within,
-    /// All of it was received before.
+    /// All of the segment was received before.
     Before,
-    /// It ends beyond every window ever offered, and is not accepted.
+    /// The segment ends beyond every window ever offered, and is not accepted.
     Beyond,
 }
 

@@ -34,7 +34,8 @@ pub(crate) struct FlowState {
     /// The share of `busy` in which the writer waits for room in the send buffer (`tcpi_sndbuf_limited`).
     sndbuf_limited_since: Instant,
     sndbuf_limited: Nanos,
-    /// When to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for none.
+    /// The time at which to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for
+    /// none.
     send_timer: Instant,
     /// Super-segments given to the host, and those that it completed, modulo 2^16. The host's queues
     /// are first in, first out, so a number shows whether its super-segment is still there.

@@ -84,7 +84,7 @@ pub(crate) struct Sender {
     size_goal_for: u32,
     queue: WriteQueue,
     pending: Pending,
-    /// When data was last sent.
+    /// The time at which data was last sent.
     last_sent: Instant,
     pacing: Option<Box<Pacing>>,
     /// Created when data is first sent.

@@ -27,11 +27,11 @@ const MAX_CATCH_UP: Nanos = Nanos::from_millis(1);
 pub(crate) struct Pacing {
     /// `SO_MAX_PACING_RATE`.
     pub(crate) max_rate: Rate,
-    /// When the next super-segment may leave.
+    /// The time at which the next super-segment may leave.
     next: Instant,
     /// The connection waits for its own timer.
     is_waiting: bool,
-    /// How late departures are because that timer was late.
+    /// Delay of departures because that timer was late.
     timer_lateness: Nanos,
 }
 

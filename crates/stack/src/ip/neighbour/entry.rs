@@ -41,7 +41,7 @@ impl State {
 #[derive(Debug)]
 pub(super) struct NeighbourEntry {
     pub(super) state: State,
-    /// Not valid while the state is `Incomplete`.
+    /// The hardware address, which is not valid while the state is `Incomplete`.
     pub(super) mac: Mac,
     /// The local address that solicitations are sent from.
     pub(super) source: IpAddr,

@@ -50,8 +50,8 @@ pub(crate) enum MessageContent {
 pub(crate) enum Resolution {
     Resolved {
         mac: Mac,
-        /// How long the neighbour counts as reachable, if it was confirmed recently. The shards of a
-        /// stack have one clock.
+        /// The time until which the neighbour counts as reachable, if it was confirmed recently. The
+        /// shards of a stack have one clock.
         reachable_until: Option<Instant>,
     },
     /// Another host has claimed the address, without replacing the neighbour.

@@ -93,7 +93,7 @@ pub(super) struct ExtraAcked {
     delivered: u32,
     before: u32,
     present: u32,
-    /// When the present half began.
+    /// The round at which the present half began.
     since_round: u32,
 }
 

@@ -31,7 +31,7 @@ enum AckPhase {
 #[derive(Clone, Debug)]
 pub(super) struct ProbeBw {
     ack_phase: AckPhase,
-    /// When the cycle began, and its longest duration.
+    /// The start of the cycle, and its longest duration.
     cycle_stamp: Instant,
     wait: Nanos,
     pub(super) rounds_since_probe: u32,

@@ -74,7 +74,7 @@ impl MinRtt {
 /// The present `ProbeRTT` period.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeRtt {
-    /// When the period may end; `None` until the amount in flight is low enough.
+    /// The time at which the period may end; `None` until the amount in flight is low enough.
     done_at: Option<Instant>,
     round_done: bool,
 }

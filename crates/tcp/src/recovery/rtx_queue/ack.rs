@@ -20,7 +20,7 @@ pub(crate) struct AckOutcome {
     pub(crate) rtt: Option<Nanos>,
     /// Round trip time of the newest one, without the peer's ACK delay, for congestion control.
     pub(crate) rtt_newest: Option<Nanos>,
-    /// When the oldest super-segment was first sent: no echo is older.
+    /// The time at which the oldest super-segment was first sent: no echo is older.
     pub(crate) first_sent: Option<Instant>,
     /// The ACK covers retransmitted data.
     pub(crate) retransmitted: bool,
@@ -43,7 +43,7 @@ pub(crate) struct UnmarkedAck {
     pub(crate) segs: u32,
     /// Bytes of data no longer outstanding.
     pub(crate) bytes: u32,
-    /// When the oldest outstanding super-segment was sent: no echo is older.
+    /// The time at which the oldest outstanding super-segment was sent: no echo is older.
     pub(crate) first_sent: Option<Instant>,
     /// Round trip times of the oldest and the newest super-segment that this ACK delivered.
     pub(crate) rtts: Option<(Nanos, Nanos)>,
@@ -55,7 +55,7 @@ pub(crate) struct UnmarkedAck {
 #[derive(Clone, Copy, Default)]
 struct Removed {
     segs: u32,
-    /// When the newest super-segment was sent of which the ACK covers a segment.
+    /// Send time of the newest super-segment of which the ACK covers a segment.
     newest: Option<Instant>,
     syn: bool,
     fin: bool,
@@ -64,8 +64,7 @@ struct Removed {
 /// The scoreboard's entries for the data that an ACK covers.
 struct AckedMarks {
     sacked_segs: u32,
-    /// When the oldest and the newest super-segments were sent that have data not SACKed and sent only
-    /// once.
+    /// Send times of the oldest and the newest super-segment with data not SACKed and sent only once.
     span: Option<(Instant, Instant)>,
 }
 

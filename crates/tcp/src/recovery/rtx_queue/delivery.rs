@@ -19,7 +19,7 @@ pub(super) struct SendSnapshot {
     in_flight: u32,
     /// The application, not the path, limited sending.
     app_limited: bool,
-    /// When `delivered` had last grown.
+    /// The time at which `delivered` had last grown.
     delivered_at: Instant,
     /// Send time of the newest super-segment delivered by then.
     first_sent: Instant,

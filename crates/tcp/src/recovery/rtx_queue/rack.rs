@@ -26,7 +26,7 @@ pub(crate) struct RackOutcome {
     pub(crate) lost_segs: u32,
     /// Retransmissions in `lost_segs`.
     pub(crate) lost_retrans_segs: u32,
-    /// When the remaining overtaken segments will be lost, unless they arrive.
+    /// The time at which the remaining overtaken segments will be lost, unless they arrive.
     pub(crate) next_loss_at: Option<Instant>,
 }
 

@@ -10,21 +10,21 @@ use super::scoreboard::{RetransState, Retransmission, Scoreboard};
 /// A range to retransmit.
 #[derive(Debug, Default)]
 pub(crate) struct Retransmit {
-    /// Sequence number of its first byte.
+    /// Sequence number of the first byte.
     pub(crate) seq: SeqNum,
     /// Data.
     pub(crate) payload: Chain,
     /// Segments on the wire.
     pub(crate) segs: u32,
-    /// It begins with our SYN.
+    /// The range begins with our SYN.
     pub(crate) syn: bool,
-    /// It ends with our FIN.
+    /// The range ends with our FIN.
     pub(crate) fin: bool,
-    /// It gets PSH: it is a run of segments, or its end had PSH.
+    /// The range gets PSH: it is a run of segments, or its end had PSH.
     pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
-    /// When its last segment was first sent.
+    /// The time at which the last segment was first sent.
     pub(crate) first_sent: Instant,
 }
 
