@@ -67,9 +67,9 @@ mod unix {
         }
     }
 
-    /// Another duplicate of the descriptor, registered only while the device is blocked: the kernel reports
-    /// room at a Unix socket whenever its peer has read something, which would wake the thread for each packet
-    /// that is sent.
+    /// Another duplicate of the descriptor, registered only while the device is blocked: the kernel
+    /// reports room at a Unix socket whenever its peer has read something, which would wake the thread
+    /// for each packet that is sent.
     enum Room {
         NotAwaited(Option<OwnedFd>),
         Awaited {

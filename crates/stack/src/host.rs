@@ -399,7 +399,8 @@ impl Host {
     }
 
     /// Moves the wakers of tasks whose sockets became ready to `out`. Wake them after releasing any
-    /// lock. Drops the replaced wakers that [`take_replaced_wakers`](Self::take_replaced_wakers) has not taken.
+    /// lock. Drops the replaced wakers that [`take_replaced_wakers`](Self::take_replaced_wakers) has not
+    /// taken.
     #[inline]
     pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {
         self.replaced_wakers.clear();

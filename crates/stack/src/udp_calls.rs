@@ -136,8 +136,8 @@ impl Host {
         self.datagram_mtu(now, (to, None), MtuDiscover::Want)
     }
 
-    /// Returns the limits of queued memory, which the queues of ping sockets share. While the allocator refuses memory, each socket gets
-    /// its minimum only.
+    /// Returns the limits of queued memory, which the queues of ping sockets share. While the allocator
+    /// refuses memory, each socket gets its minimum only.
     pub(crate) fn udp_limits(&self) -> UdpMemLimits {
         let sysctl = &self.env.sysctl;
         let all_bytes = if self.env.mem.is_refused() {

@@ -1,5 +1,6 @@
 //! Historical behaviours, for the lab experiments that show what replaced them. Without the feature
-//! `legacy` no rule is in force, and the hot path has no branch for one. The program `fullsend` contains the lab, and so has the feature.
+//! `legacy` no rule is in force, and the hot path has no branch for one. The program `fullsend` contains
+//! the lab, and so has the feature.
 
 /// The set of historical rules in force; empty by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

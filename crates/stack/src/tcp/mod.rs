@@ -59,7 +59,8 @@ use crate::slab::Slab;
 use crate::steering::ShardIndex;
 use crate::timer::TimerWheel;
 
-/// A TCP connection's ID; [`Host::tcp`](crate::Host::tcp) gives access to it. It is never reused for another connection.
+/// A TCP connection's ID; [`Host::tcp`](crate::Host::tcp) gives access to it. It is never reused for
+/// another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpId(pub u64);
 

@@ -153,8 +153,8 @@ pub(crate) trait Algorithm: Send + fmt::Debug {
     }
 
     /// Sets the window after [`ssthresh`](Self::ssthresh),
-    /// [`ssthresh_of_loss_after_mark`](Self::ssthresh_of_loss_after_mark),
-    /// [`on_lost`](Self::on_lost) or [`on_spurious_loss`](Self::on_spurious_loss), if the algorithm keeps one of its own.
+    /// [`ssthresh_of_loss_after_mark`](Self::ssthresh_of_loss_after_mark), [`on_lost`](Self::on_lost) or
+    /// [`on_spurious_loss`](Self::on_spurious_loss), if the algorithm keeps one of its own.
     fn sync(&mut self, window: &mut Cwnd) {
         let _ = window;
     }

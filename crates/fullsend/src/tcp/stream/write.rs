@@ -106,8 +106,8 @@ impl TcpStream {
         self.sticky.record(HostInterest::Write, written)
     }
 
-    /// Writes the first bytes of `data`, up to the room of the send buffer, with `MSG_MORE`: a partial segment
-    /// waits for the next write, for 200 ms at most. Waits while the send buffer is full, and
+    /// Writes the first bytes of `data`, up to the room of the send buffer, with `MSG_MORE`: a partial
+    /// segment waits for the next write, for 200 ms at most. Waits while the send buffer is full, and
     /// returns the number of bytes.
     ///
     /// # Errors

@@ -51,8 +51,8 @@ pub(super) const fn unreachable_v6(code: u8) -> IcmpError {
     })
 }
 
-/// Returns the error that this host would receive from itself (`ICMP_HOST_UNREACH`, `ICMPV6_ADDR_UNREACH`) about a UDP
-/// datagram or an echo request whose next hop does not answer.
+/// Returns the error that this host would receive from itself (`ICMP_HOST_UNREACH`,
+/// `ICMPV6_ADDR_UNREACH`) about a UDP datagram or an echo request whose next hop does not answer.
 pub(crate) fn host_unreachable(packet: &Packet) -> Option<TransportError> {
     let header = packet.network_header();
     let mut quote = vec![0; (header.len() + packet.payload.len()).min(QUOTED)];
