@@ -107,7 +107,7 @@ fn podmans_command_line_copies_the_hosts_network_and_forwards_ports() {
             }
         }
         let from_loopback = answer(Over::Udp, LOOPBACK[0], 8053);
-        assert_eq!(from_loopback, format!("54 {}", ROUTER[0]));
+        assert_eq!(from_loopback, format!("54 {}", HOST[0]));
         let refused = net.machine.run(|| ask(Over::Udp, with_port(HOST[0], 8053)));
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
 
@@ -309,8 +309,8 @@ fn check(net: &Net, over: Over, (client, address, port, expected): Row) {
         Machine => net.machine.run(move || ask(over, to)),
     };
     let expected = match expected {
-        // The connection is made in the guest, from its own address.
-        Some((port, _)) if over == Over::Tcp && to.ip().is_loopback() => {
+        // The client's socket is one in the guest, with its own address.
+        Some((port, _)) if to.ip().is_loopback() => {
             let own = HOST[usize::from(to.is_ipv6())];
             Ok(format!("{port} {own}"))
         }
@@ -403,14 +403,16 @@ fn clients_on_the_hosts_loopback_reach_the_guest_as_requested() {
         ] {
             let guest = Namespace::guest(false);
             let pid = guest.pid();
-            let line = format!("--config-net --quiet {option} -t 5001 -u none {pid}");
+            let line = format!("--config-net --quiet {option} -t 5001 -u 5001 {pid}");
             let pasta = net.start_pasta(&line);
             guest.run(move || serve(with_port(address, 5001)));
-            assert_eq!(
-                answer(Over::Tcp, LOOPBACK[0], 5001),
-                format!("5001 {seen}"),
-                "{option}"
-            );
+            for over in BOTH {
+                assert_eq!(
+                    answer(over, LOOPBACK[0], 5001),
+                    format!("5001 {seen}"),
+                    "{option} {over:?}"
+                );
+            }
             pasta.terminate();
             pasta.wait_for_end();
         }
@@ -424,12 +426,122 @@ fn ports_of_the_guests_loopback_lead_to_the_hosts() {
         serve(with_port(LOOPBACK[1], 9000));
         let guest = Namespace::guest(false);
         let _pasta = net.start_pasta(&format!(
-            "--config-net --quiet -t none -u none -T 8000:9000 -U none {}",
+            "--config-net --quiet -t none -u none -T 8000:9000 -U 8000:9000 {}",
             guest.pid()
         ));
+        for (over, loopback) in BOTH.into_iter().flat_map(|o| LOOPBACK.map(|l| (o, l))) {
+            let found = guest.run(move || ask(over, with_port(loopback, 8000)));
+            assert_eq!(found.unwrap(), format!("9000 {loopback}"), "{over:?}");
+        }
+    });
+}
+
+#[test]
+fn udp_ports_of_the_hosts_loopback_are_followed_and_loops_are_refused() {
+    with_net(|net| {
+        let guest = Namespace::guest(false);
+        let pid = guest.pid();
+        let loops = format!("--host-lo-to-ns-lo -u 7000 -U 7000 {pid}");
+        let output = net.pasta(&format!("--config-net --quiet {loops}"));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_parts(
+            &errors,
+            &["--udp-ports 7000 and --udp-ns 7000 lead to each other"],
+        );
+        serve(with_port(LOOPBACK[0], 9000));
+        // The port of a client: the kernel chooses from these.
+        let client = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+        let chosen = client.local_addr().unwrap().port();
+        let _pasta = net.start_pasta(&format!("--config-net --quiet -t none -u none {pid}"));
+        wait_until("9000 is forwarded", || {
+            let found = guest.run(|| ask(Over::Udp, with_port(LOOPBACK[0], 9000)));
+            found.is_ok_and(|answer| answer == "9000 127.0.0.1")
+        });
+        guest.run(move || UdpSocket::bind((LOOPBACK[0], chosen)).expect("no forward has the port"));
+    });
+}
+
+/// Sends datagrams of these lengths from `from`, and returns the lengths of the answers.
+fn echoes(from: &UdpSocket, lengths: &[usize]) -> Vec<usize> {
+    from.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut buf = vec![0; 1 << 16];
+    let echo = |&len: &usize| {
+        from.send(&vec![7; len]).unwrap();
+        from.recv(&mut buf).unwrap()
+    };
+    lengths.iter().map(echo).collect()
+}
+
+/// Answers the first client at `at` with its own datagrams, through a connected socket.
+fn serve_echo_connected(at: SocketAddr) {
+    let socket = UdpSocket::bind(at).unwrap();
+    thread::spawn(move || {
+        let mut buf = vec![0; 1 << 16];
+        let (mut len, from) = socket.recv_from(&mut buf).unwrap();
+        socket.connect(from).unwrap();
+        loop {
+            socket.send(&buf[..len]).unwrap();
+            len = socket.recv(&mut buf).unwrap();
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_all_lengths_pass_between_the_loopbacks_also_empty_ones() {
+    with_net(|net| {
+        let lengths = [5120, 0, 1, 65_507, 0, 9000];
         for loopback in LOOPBACK {
-            let found = guest.run(move || ask(Over::Tcp, with_port(loopback, 8000)));
-            assert_eq!(found.unwrap(), format!("9000 {loopback}"));
+            let guest = Namespace::guest(false);
+            let _pasta = net.start_pasta(&format!(
+                "--config-net --quiet --host-lo-to-ns-lo -t none -u 5001 -T none -U 8000:9000 {}",
+                guest.pid()
+            ));
+            guest.run(move || serve_echo_connected(with_port(loopback, 5001)));
+            let client = UdpSocket::bind((loopback, 0)).unwrap();
+            client.connect(with_port(loopback, 5001)).unwrap();
+            assert_eq!(echoes(&client, &lengths), lengths, "{loopback}");
+
+            serve_echo_connected(with_port(loopback, 9000));
+            let found = guest.run(move || {
+                let client = UdpSocket::bind((loopback, 0)).unwrap();
+                client.connect(with_port(loopback, 8000)).unwrap();
+                echoes(&client, &lengths)
+            });
+            assert_eq!(found, lengths, "{loopback}");
+        }
+    });
+}
+
+#[test]
+fn each_client_of_a_udp_port_between_loopbacks_gets_its_own_answers() {
+    with_net(|net| {
+        let guest = Namespace::guest(false);
+        let line = "--config-net --quiet -t none -u 5001 -T none -U none";
+        let _pasta = net.start_pasta(&format!("{line} {}", guest.pid()));
+        guest.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:5001").unwrap();
+            thread::spawn(move || {
+                let mut buf = [0; 64];
+                while let Ok((len, from)) = socket.recv_from(&mut buf) {
+                    let _ = socket.send_to(&buf[..len], from);
+                }
+            });
+        });
+        let clients = [(); 100].map(|()| {
+            let client = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+            client.connect((LOOPBACK[0], 5001)).unwrap();
+            client.set_read_timeout(Some(LIMIT)).unwrap();
+            client
+        });
+        for round in 0_u8..3 {
+            for (n, client) in clients.iter().enumerate() {
+                client.send(&[round, n as u8]).unwrap();
+            }
+            for (n, client) in clients.iter().enumerate() {
+                let mut buf = [0; 64];
+                assert_eq!(client.recv(&mut buf).unwrap(), 2);
+                assert_eq!(buf[..2], [round, n as u8]);
+            }
         }
     });
 }

@@ -2,7 +2,9 @@
 
 mod pasta_net;
 
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
 use pasta_net::{
     HOST, LOOPBACK, MACHINE, Namespace, Over, Pasta, ROUTER, ask, serve, sh, wait_until, with_net,
@@ -82,5 +84,53 @@ fn a_link_local_router_of_the_host_is_that_of_the_guest() {
             pasta.terminate();
             pasta.wait_for_end();
         }
+    });
+}
+
+/// Answers each client of `at` with `?`, from a socket that is connected to it, as servers of DTLS do.
+fn serve_connected(at: SocketAddr) {
+    thread::spawn(move || {
+        loop {
+            let socket = UdpSocket::bind(at).unwrap();
+            let mut buf = [0; 64];
+            let (_, from) = socket.recv_from(&mut buf).unwrap();
+            socket.connect(from).unwrap();
+            // A second one, to the connected socket.
+            socket
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .unwrap();
+            let _ = socket.send(b"?");
+            if socket.recv(&mut buf).is_ok() {
+                let _ = socket.send(b"?");
+            }
+        }
+    });
+}
+
+#[test]
+fn datagrams_from_a_link_local_router_reach_a_connected_socket_of_the_guest() {
+    with_net(|net| {
+        sh("ip -6 route replace default via fe80::1 dev up0");
+        let guest = Namespace::guest(false);
+        let line = "--config-net -q --no-splice -t none -u 5001 -T none -U none";
+        let file = net.path("pid");
+        let line = format!("--pid {} {line} {}", file.display(), guest.pid());
+        let output = net.pasta(&line);
+        assert!(output.status.success(), "{output:?}");
+        let _pasta = Pasta::of_file(&file);
+        guest.run(|| serve_connected(with_port("::", 5001)));
+        // The gateway knows the guest's link-local address from its router solicitation.
+        wait_until("two answers", || {
+            let client = UdpSocket::bind(with_port("::1", 0)).unwrap();
+            client.connect(with_port("::1", 5001)).unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_secs(1)))
+                .unwrap();
+            let answered = || {
+                client.send(b"?").unwrap();
+                client.recv(&mut [0; 64]).is_ok()
+            };
+            answered() && answered()
+        });
     });
 }

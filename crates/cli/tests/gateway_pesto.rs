@@ -23,7 +23,7 @@ impl<'a> Running<'a> {
     fn start(net: &'a Net, ports: &str) -> Self {
         let guest = Namespace::guest(false);
         let pasta = net.start_pasta(&format!(
-            "--config-net --quiet -4 -c {} {ports} -T none {}",
+            "--config-net --quiet -4 -c {} {ports} -T none -U none {}",
             net.path("conf").display(),
             guest.pid()
         ));
@@ -94,6 +94,19 @@ fn forwards_of_a_running_pasta_are_added_deleted_and_replaced() {
             let answer = ask_from_machine(over, host).unwrap();
             assert_eq!(answer, format!("{port} {from}"), "{over:?}");
         }
+        serve(with_port(LOOPBACK[0], 9000));
+        let shown = running.change("--show --add -U 127.0.0.1/9001:9000");
+        let line = "-U 127.0.0.1/9001-9001:127.0.0.1/9000-9000".to_owned();
+        assert!(shown.contains(&line), "{shown:?}");
+        let ask_in_guest = || {
+            let guest = &running.guest;
+            guest.run(|| ask(Over::Udp, with_port(LOOPBACK[0], 9001)))
+        };
+        assert_eq!(ask_in_guest().unwrap(), "9000 127.0.0.1");
+        running.change("--clear SPLICE");
+        let refused = ask_in_guest().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+
         running.change("--clear HOST");
         assert_eq!(running.change("-s"), Vec::<String>::new());
         for over in [Over::Tcp, Over::Udp] {
@@ -133,7 +146,10 @@ fn changes_that_are_impossible_change_nothing() {
             ),
             ("-D -t 8080".into(), "delete it first".into()),
             ("-D -t 8082".into(), "is not in the table".into()),
-            ("-U 80".into(), "--udp-ns 80 is not supported".into()),
+            (
+                "-U %lo/80".into(),
+                "--udp-ns %lo/80 names an interface".into(),
+            ),
         ] {
             let error = running.refused(&options);
             assert!(error.contains(&text), "{options}: {error}");

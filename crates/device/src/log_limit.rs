@@ -76,9 +76,15 @@ impl LogLimit {
     /// Returns whether a line about `subject` may be written at `now`, and counts it. Otherwise counts
     /// the event for [`take_suppressed`](Self::take_suppressed).
     pub fn admits(&self, now: Instant, subject: impl Hash) -> bool {
+        self.admits_share(now, subject, 1)
+    }
+
+    /// Returns whether a line may be written, as [`admits`](Self::admits) does, where only one of `parts`
+    /// equal shares of the lines, at least one line at once, is for this limit.
+    pub fn admits_share(&self, now: Instant, subject: impl Hash, parts: u32) -> bool {
         let mut hasher = DefaultHasher::new();
         subject.hash(&mut hasher);
-        self.0.lock().take_line(now, hasher.finish())
+        self.0.lock().take_line(now, hasher.finish(), parts.max(1))
     }
 
     /// Returns the number of suppressed events and resets it, at most once per minute unless `at_once` is
@@ -89,8 +95,8 @@ impl LogLimit {
 }
 
 impl State {
-    fn take_line(&mut self, now: Instant, subject: u64) -> bool {
-        self.refill(now);
+    fn take_line(&mut self, now: Instant, subject: u64, parts: u32) -> bool {
+        self.refill(now, parts);
         let is_recent = |(other, at): &(u64, Instant)| {
             *other == subject && now.duration_since(*at) < REPEAT_INTERVAL
         };
@@ -114,14 +120,16 @@ impl State {
         Some(std::mem::take(&mut self.suppressed))
     }
 
-    fn refill(&mut self, now: Instant) {
+    fn refill(&mut self, now: Instant, parts: u32) {
+        let (burst, interval) = ((BURST / parts).max(1), INTERVAL.saturating_mul(parts));
         let refilled = *self.refilled.get_or_insert(now);
-        let intervals = now.duration_since(refilled).as_nanos() / INTERVAL.as_nanos();
-        let new = u32::try_from(intervals).unwrap_or(BURST).min(BURST);
-        self.lines = BURST.min(self.lines + new);
-        self.refilled = Some(match self.lines {
-            BURST => now,
-            _ => refilled + INTERVAL * new,
+        let intervals = now.duration_since(refilled).as_nanos() / interval.as_nanos();
+        let new = u32::try_from(intervals).unwrap_or(burst).min(burst);
+        self.lines = burst.min(self.lines + new);
+        self.refilled = Some(if self.lines == burst {
+            now
+        } else {
+            refilled + interval * new
         });
     }
 }
@@ -153,6 +161,23 @@ mod tests {
         let state = limit.0.into_inner();
         assert_eq!(lines + counted + state.suppressed, 600_000);
         assert_eq!(state.recent.len(), RECENT_MAX);
+    }
+
+    #[test]
+    fn a_share_has_its_part_of_the_lines() {
+        let limit = LogLimit::new();
+        let start = Instant::now();
+        let lines_at = |seconds, parts| {
+            let now = start + Duration::from_secs(seconds);
+            let admitted = |n: &u64| limit.admits_share(now, (seconds, n), parts);
+            (0..100).filter(admitted).count()
+        };
+        assert_eq!(lines_at(0, 4), 5);
+        assert_eq!(lines_at(23, 4), 0);
+        assert_eq!(lines_at(24, 4), 1);
+        assert_eq!(lines_at(3600, 4), 5);
+        assert_eq!(lines_at(3600 + 26 * 6, 26), 1);
+        assert_eq!(lines_at(10_000, 1), 20);
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Config {
     pub forwards: Vec<Forward>,
     /// The source address of forwarded flows, as the guest sees it.
     pub forward_source: ForwardSource,
-    /// The way of TCP forwards for clients on the host's loopback.
+    /// The way of forwards for clients on the host's loopback.
     pub loopback_clients: LoopbackClients,
     /// Bounds of the tables.
     pub limits: Limits,
@@ -254,11 +254,11 @@ pub enum ForwardSource {
     Gateway,
 }
 
-/// The way of TCP forwards to the guest's address for clients on the host's loopback.
+/// Where forwards to the guest's address lead clients on the host's loopback.
 ///
 /// Without [`Builder::guest_sockets`](crate::Builder::guest_sockets) it is always
-/// [`Link`](Self::Link). Otherwise the kernel moves the data between two of its sockets (`splice`),
-/// and no packet crosses the link.
+/// [`Link`](Self::Link). Otherwise the data goes from one socket of the kernel to another (that of TCP
+/// with `splice`), and no packet crosses the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LoopbackClients {
     /// Over the link, as other clients.
@@ -266,8 +266,8 @@ pub enum LoopbackClients {
     Link,
     /// The guest's address, which is also the source. A link-local address is reached over the link.
     GuestAddress,
-    /// The guest's loopback, which is also the source. If the guest refuses, the loopback of the other
-    /// family.
+    /// The guest's loopback, which is also the source. If the guest refuses a TCP connection, the loopback of
+    /// the other family.
     GuestLoopback,
 }
 
@@ -275,8 +275,9 @@ pub enum LoopbackClients {
 /// for the longest time; each case has a counter.
 ///
 /// Connections, flows, queries and forwards use a descriptor of the host each, except for forwarded
-/// UDP flows; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to six, and
-/// counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` and [`Config::memory`] allow.
+/// UDP flows over the link; a spliced connection ([`LoopbackClients`], and clients in the guest) uses up to
+/// six, and counts as six. The gateway lowers the bounds to what `RLIMIT_NOFILE` and [`Config::memory`]
+/// allow.
 ///
 /// With several guests ([`Builder::guest`](crate::Builder::guest)), each bound except that of forwards
 /// applies to each guest, and each of `n` guests gets at most 1/(n+1) of what `RLIMIT_NOFILE` allows.
@@ -291,8 +292,9 @@ pub struct Limits {
     /// also if the descriptors do not suffice for its socket. Other hosts may open the same number of
     /// flows that the guest has not answered ([`Config::udp_filtering`]).
     pub udp_flows: usize,
-    /// UDP flows that clients open through forwards. A new one replaces the forwarded flow that has been
-    /// idle for the longest time.
+    /// UDP flows that clients of the host open through forwards. A new one replaces the one of them that
+    /// has been idle for the longest time. Those that clients in the guest open are among
+    /// [`udp_flows`](Self::udp_flows).
     pub forwarded_udp_flows: usize,
     /// Sequences of echo requests. A new one replaces the one that has been idle for the longest
     /// time.

@@ -25,6 +25,9 @@ pub(crate) struct SocketLimits {
     pub(crate) udp: usize,
     /// UDP flows of guests; any number of them share a socket.
     pub(crate) udp_flows: usize,
+    /// UDP flows between the loopbacks of host and guest that clients of the host open; each has a socket
+    /// in the guest's namespace.
+    pub(crate) spliced_udp: usize,
     pub(crate) ping: usize,
     pub(crate) dns: usize,
     pub(crate) forwards: usize,
@@ -32,7 +35,7 @@ pub(crate) struct SocketLimits {
 
 impl SocketLimits {
     /// Returns the configured bounds, lowered to the memory of the gateway and to the descriptors that
-    /// the process may have.
+    /// the process may have. `forwarded_udp_flows` is the bound of flows between loopbacks.
     pub(crate) fn of_process(limits: &Limits, memory: &Shares) -> Self {
         let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let descriptors = usize::try_from(soft).unwrap_or(usize::MAX);
@@ -49,6 +52,10 @@ impl SocketLimits {
         // The order matters: each part is taken from what the earlier ones left.
         let ping = grant(limits.ping_flows, 16);
         let dns = grant(limits.dns_queries, 8);
+        let spliced_udp = match limits.forwarded_udp_flows {
+            0 => 0,
+            wanted => grant(wanted, 8),
+        };
         let udp_flows = limits.udp_flows.min(UDP_FLOWS_MAX);
         let udp = grant(udp_flows, 3);
         let forwards = grant(limits.forwards, 4);
@@ -58,6 +65,7 @@ impl SocketLimits {
             tcp: tcp.min(Semaphore::MAX_PERMITS),
             udp,
             udp_flows: udp_flows.max(1),
+            spliced_udp,
             ping,
             dns: dns.min(Semaphore::MAX_PERMITS),
             forwards,
@@ -107,12 +115,13 @@ mod tests {
             let SocketLimits {
                 tcp,
                 udp,
+                spliced_udp,
                 ping,
                 dns,
                 forwards,
                 ..
             } = granted;
-            let sum = tcp + udp + ping + dns + forwards;
+            let sum = tcp + udp + spliced_udp + ping + dns + forwards;
             assert_eq!(sum, descriptors - OTHER_DESCRIPTORS, "{granted:?}");
             assert!(tcp >= sum / 3, "{granted:?}");
         }
@@ -140,6 +149,7 @@ mod tests {
         let limits = Limits {
             tcp_connections: 100,
             udp_flows: 10,
+            forwarded_udp_flows: 0,
             ping_flows: 1,
             dns_queries: 2,
             forwards: 3,
@@ -149,6 +159,7 @@ mod tests {
             tcp: 100,
             udp: 10,
             udp_flows: 10,
+            spliced_udp: 0,
             ping: 1,
             dns: 2,
             forwards: 3,

@@ -23,9 +23,9 @@ pub enum Side {
 /// A port of one side that leads to a port of the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Forward {
-    /// The side of the clients. Clients in the guest need
-    /// [`Builder::guest_sockets`](crate::Builder::guest_sockets) and TCP, and the [policy](crate::Policy)
-    /// may deny them.
+    /// The side of the clients. For clients in the guest the gateway needs
+    /// [`Builder::guest_sockets`](crate::Builder::guest_sockets), and the [policy](crate::Policy) may deny
+    /// them.
     pub from: Side,
     /// TCP or UDP.
     pub protocol: Protocol,

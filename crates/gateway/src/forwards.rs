@@ -98,7 +98,14 @@ impl Forwards {
         };
         let clients = clients.ok_or_else(stopped)?;
         table.last_id = id.0;
-        table.entries.insert(id, Entry { forward, clients });
+        let added = Entry {
+            forward: forward.clone(),
+            clients,
+        };
+        table.entries.insert(id, added);
+        drop(table);
+        // Flows that are opened from now on find the forward.
+        shared.end_flows_of_other_guests(&forward);
         Ok(id)
     }
 
@@ -197,9 +204,8 @@ fn serve(
             (shared.spawn(task)?, Some(listener))
         }
         (Protocol::Udp, _) => {
-            let socket = shared.udp.start_forward(id, forward, socket);
-            let task = receive_forwarded(by_task, socket, id, guest);
-            (shared.spawn(task)?, None)
+            let served = shared.udp.start_forward(id, forward, socket);
+            (shared.spawn(receive_forwarded(by_task, served))?, None)
         }
     };
     Some(Clients::Served { task, listener })
@@ -208,11 +214,6 @@ fn serve(
 /// Opens the socket of a forward for clients in the guest.
 fn bind_in_guest(shared: &Shared, forward: &Forward) -> io::Result<Socket> {
     let unsupported = |text| io::Error::new(io::ErrorKind::Unsupported, text);
-    if forward.protocol == Protocol::Udp {
-        return Err(unsupported(
-            "clients in the guest are served over TCP only; forward TCP",
-        ));
-    }
     if forward.interface.is_some() {
         return Err(unsupported(
             "an interface restricts clients in the host only; remove the interface",
@@ -221,7 +222,7 @@ fn bind_in_guest(shared: &Shared, forward: &Forward) -> io::Result<Socket> {
     let sockets = shared.guest_sockets.as_ref().ok_or_else(|| {
         unsupported("the gateway has no sockets in the guest; pass them with .guest_sockets(..)")
     })?;
-    sockets.listener(forward.guest)
+    sockets.bound(forward.protocol, forward.guest)
 }
 
 /// Opens the host's socket of a forward.

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::config::{Config, Ipv4Config, Ipv6Config};
+use crate::config::{Config, Ipv4Config, Ipv6Config, Limits};
 use crate::counters::{AtomicCounters, Counters, add};
 use crate::descriptors::{SPLICED_DESCRIPTORS, SocketLimits};
 use crate::dhcp::{Lease, Leases, open_v4, open_v6, serve_v4, serve_v6};
@@ -31,7 +31,7 @@ use crate::icmp::{Pings, receive_icmp};
 use crate::memory::{MemoryBudget, Shares};
 use crate::namespace::{GuestSockets, OwnAddresses};
 use crate::payload_memory::PayloadMemory;
-use crate::policy::{Policy, RefusalLog};
+use crate::policy::Policy;
 use crate::resolvers::Resolvers;
 use crate::router::advertise;
 use crate::services::Services;
@@ -62,7 +62,6 @@ pub(crate) struct Shared {
     pub(crate) guests: Guests,
     /// The policy, which decides about new flows and queries.
     policy: Mutex<Arc<dyn Policy>>,
-    pub(crate) refusals: RefusalLog,
     /// The servers of this program, which guests must not reach.
     pub(crate) services: Services,
     /// The lookup of the host's own addresses.
@@ -77,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) icmp: IcmpSocket,
     /// Notified when the guest requests a router advertisement.
     pub(crate) router_solicited: Notify,
+    /// The link-local address of the only guest, once it has used one.
+    pub(crate) guest_link_local: Mutex<Option<Ipv6Addr>>,
     /// A permit for each DNS query that may still be relayed.
     pub(crate) dns_permits: Arc<Semaphore>,
     /// A permit for each TCP connection that may still be opened; a spliced one takes several.
@@ -390,14 +391,22 @@ impl Gateway {
             _ => config.memory,
         };
         let shares = memory.shares();
-        let limits = match &switch {
-            Some(_) => SocketLimits::of_process(&limits_of_all(&config.limits), &shares),
-            None => SocketLimits::of_process(&config.limits, &shares),
-        };
-        let stack = build_stack(&config, device, limits.tcp, &shares)?;
         let forwarded_udp_flows = usize::try_from(shares.forwarded_udp_flows)
             .unwrap_or(usize::MAX)
             .min(config.limits.forwarded_udp_flows);
+        let limits = Limits {
+            // Only those between loopbacks have sockets of their own.
+            forwarded_udp_flows: match &helpers.guest_sockets {
+                Some(_) => forwarded_udp_flows,
+                None => 0,
+            },
+            ..match &switch {
+                Some(_) => limits_of_all(&config.limits),
+                None => config.limits,
+            }
+        };
+        let limits = SocketLimits::of_process(&limits, &shares);
+        let stack = build_stack(&config, device, limits.tcp, &shares)?;
         let leases = Leases::new(config.ipv4.as_ref(), switch.is_some());
         let guests = Guests::new(&config, &shares, switch, ports);
         let relay_memory = guests.relays().clone();
@@ -409,6 +418,7 @@ impl Gateway {
             leases: Mutex::new(leases),
             tcp_flows: TcpFlows::default(),
             router_solicited: Notify::new(),
+            guest_link_local: Mutex::default(),
             dns_permits: Arc::new(Semaphore::new(limits.dns)),
             stack,
             counters: AtomicCounters::default(),
@@ -416,7 +426,6 @@ impl Gateway {
             zones: Zones::new(&config.dns.zones)?,
             guests,
             policy: Mutex::new(config.policy.clone()),
-            refusals: RefusalLog::default(),
             services: Services::default(),
             own_addresses: OwnAddresses::open(),
             forwards: Forwards::default(),
@@ -500,7 +509,7 @@ impl Drop for Gateway {
         let tasks = self.shared.tasks.lock().take();
         drop(tasks);
         self.shared.forwards.close();
-        self.shared.refusals.write_suppressed(Instant::now(), true);
+        self.shared.write_suppressed(Instant::now(), true);
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::config::{Config, Limits};
 use crate::dns::AddressNames;
 use crate::memory::Shares;
+use crate::policy::RefusalLog;
 use crate::rate::RateLimit;
 use crate::tcp::RelayMemory;
 
@@ -26,6 +27,8 @@ pub(crate) struct Guest {
     pub(crate) rx_rate: RateLimit,
     /// The names of the addresses that the guest has resolved, for the policy.
     pub(crate) address_names: Mutex<AddressNames>,
+    /// The log lines of its refusals.
+    pub(crate) refusals: RefusalLog,
     tcp_open: AtomicUsize,
     dns_open: AtomicUsize,
     /// Bytes of the buffers of the guest's connections.
@@ -124,6 +127,7 @@ impl Settings {
             tx_rate: RateLimit::new(self.rate),
             rx_rate: RateLimit::new(self.rate),
             address_names: Mutex::new(AddressNames::new(self.dns_addresses, self.address_grace)),
+            refusals: RefusalLog::default(),
             tcp_open: AtomicUsize::new(0),
             dns_open: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
@@ -136,6 +140,8 @@ impl Settings {
 #[derive(Default)]
 pub(crate) struct PortGuests {
     guests: Mutex<BTreeMap<PortId, Arc<Guest>>>,
+    /// Guests that have ended since [`take_ended`](Guests::take_ended).
+    ended: Mutex<Vec<PortId>>,
     /// Whether guests reach each other over the switch.
     is_joined: bool,
 }
@@ -152,7 +158,9 @@ impl PortGuests {
     pub(crate) fn on_event(&self, event: PortEvent) {
         if let PortEvent::Disconnected { port, .. } = event {
             let removed = self.guests.lock().remove(&port);
-            drop(removed);
+            if removed.is_some() {
+                self.ended.lock().push(port);
+            }
         }
     }
 }
@@ -226,6 +234,11 @@ impl Guests {
         Some(guest)
     }
 
+    /// Returns the guests that have ended since the last call.
+    pub(crate) fn take_ended(&self) -> Vec<PortId> {
+        std::mem::take(&mut *self.ports.ended.lock())
+    }
+
     /// Returns the guest of a gateway without a switch.
     pub(crate) fn only(&self) -> &Arc<Guest> {
         &self.only
@@ -244,6 +257,21 @@ impl Guests {
             Some(switch) => (of_all / (switch.ports() + 1)).min(of_one).max(1),
             None => of_all,
         }
+    }
+
+    /// Returns the number of shares of what all guests have, of which each guest has one: with `n` guests
+    /// n+1, as for [`part_of`](Self::part_of).
+    pub(crate) fn parts(&self) -> u32 {
+        let ports = self.switch.as_ref().map_or(0, SwitchHandle::ports);
+        u32::try_from(ports).map_or(u32::MAX, |ports| ports.saturating_add(1))
+    }
+
+    /// Returns the number of refusals of all guests that had no line in the log, once a minute; `at_once`
+    /// without waiting.
+    pub(crate) fn take_suppressed(&self, now: Instant, at_once: bool) -> u64 {
+        let all = self.all().into_iter();
+        all.map(|guest| guest.refusals.take_suppressed(now, at_once))
+            .sum()
     }
 
     /// Reserves the buffers of a new connection of one of several guests: a part of the guest's free

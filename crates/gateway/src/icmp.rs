@@ -18,6 +18,7 @@ pub(crate) async fn receive_icmp(shared: Arc<Shared>) {
         } else {
             // The only other messages that the stack passes on are router solicitations.
             shared.router_solicited.notify_one();
+            shared.record_link_local(message.from);
         }
     }
 }

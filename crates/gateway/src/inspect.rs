@@ -223,7 +223,7 @@ fn udp_view(flow: &UdpFlow) -> GatewayFlowView {
         tx,
         rx,
         guest_socket: GuestSocketView::default(),
-        host_socket: host_socket::datagram(flow.socket.socket(), flow.host),
+        host_socket: host_socket::datagram(flow.host_socket().socket(), flow.host),
         age_ms: ms(flow.started.elapsed()),
         idle_ms: ms(flow.last_used().elapsed()),
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Config, ForwardSource, Target};
+use crate::config::{Config, ForwardSource, LoopbackClients, Target};
 use crate::forward::Protocol;
 use crate::gateway::Shared;
 use crate::policy::{FlowProtocol, Verdict, is_link_local};
@@ -70,6 +70,32 @@ impl Shared {
         route == Route::Connect(source) && !is_refused()
     }
 
+    /// Records that the guest has sent from an address, if it is a link-local one.
+    pub(crate) fn record_link_local(&self, address: IpAddr) {
+        if let IpAddr::V6(ip) = address
+            && ip.is_unicast_link_local()
+            && !self.guests.are_several()
+        {
+            *self.guest_link_local.lock() = Some(ip);
+        }
+    }
+
+    /// Returns the address of the guest that a UDP client at `source`, as the guest sees it, is led to. From a
+    /// link-local source that is the guest's link-local address, once it is known: a program of the guest
+    /// that connects its socket to the client gets no datagrams at another address any more, as its kernel
+    /// chooses the link-local one.
+    pub(crate) fn datagram_target(&self, source: IpAddr, guest: SocketAddr) -> SocketAddr {
+        let is_link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if is_link_local(source)
+            && !is_link_local(guest.ip())
+            && self.config.is_guest(guest.ip())
+            && let Some(ip) = *self.guest_link_local.lock()
+        {
+            return SocketAddr::new(ip.into(), guest.port());
+        }
+        guest
+    }
+
     /// Returns the gateway's address of the family of `guest`.
     pub(crate) fn own_address(&self, guest: IpAddr) -> Option<IpAddr> {
         gateway_for(&self.config, guest)
@@ -93,7 +119,29 @@ impl Shared {
     }
 }
 
-/// Returns the route of a flow about which the policy has this verdict.
+impl Config {
+    /// Returns the address in the guest's namespace that a client at `from` of a forward to `guest` is led
+    /// to without the link. `None` if the client uses the link.
+    pub(crate) fn spliced_target(&self, from: IpAddr, guest: SocketAddr) -> Option<SocketAddr> {
+        // Other addresses may belong to other hosts on the link.
+        if !from.to_canonical().is_loopback() || !self.is_guest(guest.ip()) {
+            return None;
+        }
+        let ip = match (self.loopback_clients, guest.ip()) {
+            (LoopbackClients::Link, _) => return None,
+            // A link-local address is useless without its interface.
+            (LoopbackClients::GuestAddress, IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+                return None;
+            }
+            (LoopbackClients::GuestAddress, ip) => ip,
+            (LoopbackClients::GuestLoopback, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+            (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        };
+        Some(SocketAddr::new(ip, guest.port()))
+    }
+}
+
+/// Returns where a flow goes about which the policy has this verdict.
 fn route_by(
     config: &Config,
     verdict: Verdict,

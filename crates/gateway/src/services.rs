@@ -41,7 +41,8 @@ impl Shared {
             FlowProtocol::Tcp | FlowProtocol::Udp | FlowProtocol::Ping => return false,
         };
         add(&self.counters.service_refused, 1);
-        self.log_refusal((protocol, to), || {
+        let owner = self.guests.of_or_unknown(guest.ip());
+        self.log_refusal(&owner, (protocol, to), || {
             format!("refused a flow from {guest} to {to} of the host: {what}")
         });
         true
@@ -79,6 +80,22 @@ impl Shared {
             let port = |ip| self.guests.of(ip).and_then(|guest| guest.port);
             port(forward.guest.ip()) != port(guest.ip())
         })
+    }
+}
+
+impl Shared {
+    /// Ends the UDP flows of other guests to the host's end of a new forward: they were opened to another
+    /// program that had the port, and are led to the forward now.
+    pub(crate) fn end_flows_of_other_guests(&self, forward: &Forward) {
+        let is_for_host = forward.from == Side::Host && forward.host.ip().is_loopback();
+        if !self.guests.are_apart() || forward.protocol != Protocol::Udp || !is_for_host {
+            return;
+        }
+        let own = self
+            .guests
+            .of(forward.guest.ip())
+            .and_then(|guest| guest.port);
+        self.udp.end_flows_to(forward.host, |port| port == own);
     }
 }
 

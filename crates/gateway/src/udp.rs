@@ -9,12 +9,14 @@ mod inbound;
 mod local_addr;
 mod outbound;
 mod receive_block;
+mod splice;
 mod table;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fullsend::{Slice, UdpSocket};
+use fullsend_device::PortId;
 use parking_lot::Mutex;
 use socket2::Socket;
 use tokio::io::unix::AsyncFd;
@@ -22,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) use error_queue::{ReportedError, read_error, report_errors};
 pub(crate) use flow::{FlowKey, UdpFlow};
 use forward::ForwardSocket;
-pub(crate) use forward::receive_forwarded;
+pub(crate) use forward::{ServedForward, receive_forwarded};
 pub(crate) use host_socket::HostUdp;
 pub(crate) use local_addr::report_local_address;
 pub(crate) use outbound::{expire_flows, receive_outbound};
@@ -30,7 +32,7 @@ use table::{Bounds, GuestShare, Table};
 
 use crate::counters::add;
 use crate::descriptors::SocketLimits;
-use crate::forward::{Forward, ForwardId};
+use crate::forward::{Forward, ForwardId, Side};
 use crate::gateway::Shared;
 use crate::icmp::report_error;
 
@@ -58,6 +60,7 @@ impl Udp {
                 flows: limits.udp_flows,
                 sockets: limits.udp,
                 forwarded: max_forwarded,
+                spliced: limits.spliced_udp,
             })),
         })
     }
@@ -68,11 +71,13 @@ impl Udp {
         id: ForwardId,
         forward: &Forward,
         socket: AsyncFd<Socket>,
-    ) -> Arc<HostUdp> {
+    ) -> ServedForward {
         let socket = Arc::new(HostUdp::new(socket));
-        let registered = ForwardSocket::new(forward, &socket);
-        self.table.lock().add_forward(id, registered);
-        socket
+        if forward.from == Side::Host {
+            let registered = ForwardSocket::new(forward, &socket);
+            self.table.lock().add_forward(id, registered);
+        }
+        ServedForward::new(id, forward, socket)
     }
 
     /// Ends the flows of a forward to `guest`, and releases its socket.
@@ -80,7 +85,19 @@ impl Udp {
         self.table.lock().remove_forward(forward, guest);
     }
 
-    /// Returns the socket that sends to the guest, from any address.
+    /// Ends the flows of guests to `host`, an address of the host, unless `is_allowed` is true of the guest.
+    pub(crate) fn end_flows_to(
+        &self,
+        host: SocketAddr,
+        is_allowed: impl Fn(Option<PortId>) -> bool,
+    ) {
+        let is_refused = |flow: &UdpFlow| {
+            flow.host == host && !flow.is_forwarded() && !is_allowed(flow.owner.port)
+        };
+        self.table.lock().remove_where(is_refused);
+    }
+
+    /// Returns the socket that sends to the guest from any address.
     pub(crate) const fn socket(&self) -> &UdpSocket {
         &self.socket
     }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::counters::add;
 use crate::dns::Names;
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::message::dns::Query;
 use crate::policy::{Flow, FlowProtocol, Verdict, embedded_v4};
 use crate::route::{DNS_OVER_TLS_PORT, DNS_PORT};
@@ -72,7 +73,7 @@ impl Shared {
         match verdict {
             Verdict::Reject | Verdict::Drop => {
                 if is_reported {
-                    self.deny_flow(&flow, || policy.explain_flow(&flow));
+                    self.deny_flow(&owner, &flow, || policy.explain_flow(&flow));
                 }
                 verdict
             }
@@ -80,7 +81,7 @@ impl Shared {
             Verdict::Allow if is_encrypted && policy.filters_names() => {
                 let reason = "the policy cannot read encrypted queries; use port 53";
                 if is_reported {
-                    self.deny_flow(&flow, || Some(reason.to_owned()));
+                    self.deny_flow(&owner, &flow, || Some(reason.to_owned()));
                 }
                 Verdict::Reject
             }
@@ -102,7 +103,7 @@ impl Shared {
         self.config.is_local(address) || leads_to_host(address)
     }
 
-    fn deny_flow(&self, flow: &Flow, reason: impl FnOnce() -> Option<String>) {
+    fn deny_flow(&self, owner: &Guest, flow: &Flow, reason: impl FnOnce() -> Option<String>) {
         add(&self.counters.policy_denied, 1);
         let counter = match flow.protocol {
             FlowProtocol::Tcp => &self.counters.policy_denied_tcp,
@@ -110,7 +111,7 @@ impl Shared {
             FlowProtocol::Ping => &self.counters.policy_denied_ping,
         };
         add(counter, 1);
-        self.log_refusal((flow.protocol, flow.destination), || {
+        self.log_refusal(owner, (flow.protocol, flow.destination), || {
             let Flow {
                 guest, destination, ..
             } = flow;
@@ -135,10 +136,10 @@ impl Shared {
     }
 
     /// Counts and logs a query whose name the policy denies.
-    pub(crate) fn deny_name(&self, query: &Query<'_>) {
+    pub(crate) fn deny_name(&self, owner: &Guest, query: &Query<'_>) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_names, 1);
-        self.log_refusal((&query.name, query.query_type), || {
+        self.log_refusal(owner, (&query.name, query.query_type), || {
             let (name, query_type) = (&query.name, query.query_type);
             let line = match query_type {
                 1 => format!("refused the name {name} (A)"),
@@ -150,10 +151,15 @@ impl Shared {
     }
 
     /// Counts and logs an answer with an address that the policy denies.
-    pub(crate) fn deny_answer(&self, name: &str, address: IpAddr, is_local: bool) {
+    pub(crate) fn deny_answer(
+        &self,
+        owner: &Guest,
+        name: &str,
+        (address, is_local): (IpAddr, bool),
+    ) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
-        self.log_refusal((name, address), || {
+        self.log_refusal(owner, (name, address), || {
             let local = if is_local { "local " } else { "" };
             let line = format!("refused the answer for {name} with the {local}address {address}");
             let policy = self.policy();
@@ -162,19 +168,19 @@ impl Shared {
     }
 
     /// Counts and logs an answer with an alias that the policy denies.
-    pub(crate) fn deny_alias(&self, name: &str, target: &str) {
+    pub(crate) fn deny_alias(&self, owner: &Guest, name: &str, target: &str) {
         add(&self.counters.policy_denied, 1);
         add(&self.counters.policy_denied_answers, 1);
-        self.log_refusal((name, target), || {
+        self.log_refusal(owner, (name, target), || {
             let line = format!("refused the answer for {name}, which is an alias of {target}");
             with_reason(line, self.policy().explain_alias(name, target))
         });
     }
 
     /// Logs that a connection of the guest waits because there are too many.
-    pub(crate) fn log_tcp_full(&self) {
+    pub(crate) fn log_tcp_full(&self, owner: &Guest) {
         let max = self.limits.tcp;
-        self.log_refusal("TCP connections", || {
+        self.log_refusal(owner, "TCP connections", || {
             if self.guests.are_several() {
                 return "a TCP connection of a guest waits, as this guest or all together have too many; \
                         raise the limit tcp_connections, or that of open files (RLIMIT_NOFILE), or close some"
@@ -195,14 +201,28 @@ impl Shared {
     /// Removes expired names of addresses, and logs the number of suppressed refusals.
     pub(crate) fn expire_names(&self, now: Instant) {
         self.guests.expire_names(now);
-        self.refusals.write_suppressed(now, false);
+        self.write_suppressed(now, false);
     }
 
-    /// Logs a refusal of `subject`, unless there have been too many lines.
-    pub(crate) fn log_refusal(&self, subject: impl Hash, line: impl FnOnce() -> String) {
+    /// Logs once a minute the number of refusals that had no line; `at_once` without waiting.
+    pub(crate) fn write_suppressed(&self, now: Instant, at_once: bool) {
+        let number = self.guests.take_suppressed(now, at_once);
+        if number > 0 {
+            tracing::warn!("{number} more refusals, which are counted and not logged one by one");
+        }
+    }
+
+    /// Logs a refusal of `subject` of a guest, unless that guest has too many lines: none of several guests
+    /// takes those of another.
+    pub(crate) fn log_refusal(
+        &self,
+        owner: &Guest,
+        subject: impl Hash,
+        line: impl FnOnce() -> String,
+    ) {
         let suppressed = &self.counters.log_suppressed;
-        self.refusals
-            .write(Instant::now(), suppressed, subject, line);
+        let share = (Instant::now(), self.guests.parts());
+        owner.refusals.write(share, suppressed, subject, line);
     }
 }
 

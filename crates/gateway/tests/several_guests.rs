@@ -268,6 +268,70 @@ async fn guests_that_are_not_joined_do_not_send_to_each_others_ports_through_the
     assert_eq!((&data[..len], from), (&b"answer"[..], to_server));
 }
 
+/// Waits until a condition is true of the gateway's counters.
+async fn wait_for(rig: &Rig, condition: impl Fn(fullsend_gateway::Counters) -> bool) {
+    let met = async {
+        while !condition(rig.gateway.counters()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, met).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_udp_flow_does_not_outlive_the_server_to_another_guests_forward() {
+    let rig = start(config(), false, 2);
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let at = server.local_addr().unwrap();
+    let senders = [0, 1].map(|n| UdpSocket::bind(&rig.guests[n], "0.0.0.0:0").unwrap());
+    for sender in &senders {
+        sender.send_to(b"request", host(at.port())).await.unwrap();
+        let mut data = [0; 16];
+        let received = timeout(LIMIT, server.recv_from(&mut data));
+        received.await.unwrap().unwrap();
+    }
+    drop(server);
+    // The port that the server had leads to the second guest now.
+    let port = senders[1].local_addr().unwrap().port();
+    let guest = SocketAddr::new(address(0, 1), port);
+    let forward = Forward::new(Side::Host, Protocol::Udp, at, guest);
+    rig.gateway.add_forward(forward).unwrap();
+    assert_eq!(
+        rig.gateway.counters().udp_open,
+        1,
+        "the flow of the first guest has ended"
+    );
+    senders[0].send_to(b"other", host(at.port())).await.unwrap();
+    wait_for(&rig, |counters| counters.service_refused == 1).await;
+    // The first datagram that arrives is that of a program of the host.
+    let client = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.send_to(b"host", at).await.unwrap();
+    let mut data = [0; 16];
+    let received = timeout(LIMIT, senders[1].recv_from(&mut data));
+    let (len, _) = received.await.unwrap().unwrap();
+    assert_eq!(&data[..len], b"host");
+}
+
+#[tokio::test]
+async fn the_udp_flows_of_a_guest_end_with_it() {
+    let mut rig = start(config(), false, 2);
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let to_server = host(server.local_addr().unwrap().port());
+    for guest in &rig.guests {
+        let sender = UdpSocket::bind(guest, "0.0.0.0:0").unwrap();
+        sender.send_to(b"request", to_server).await.unwrap();
+        let mut data = [0; 16];
+        let received = timeout(LIMIT, server.recv_from(&mut data));
+        received.await.unwrap().unwrap();
+    }
+    let counters = rig.gateway.counters();
+    assert_eq!((counters.udp_open, counters.udp_sockets), (2, 2));
+    // The last handle ends the stack and its device.
+    drop(rig.guests.remove(0));
+    wait_for(&rig, |counters| counters.udp_open == 1).await;
+    assert_eq!(rig.gateway.counters().udp_sockets, 1);
+}
+
 #[tokio::test]
 async fn guests_do_not_reach_the_servers_of_the_program_through_the_hosts_addresses() {
     let rig = start(config(), false, 1);
@@ -446,4 +510,21 @@ async fn a_guest_that_reads_nothing_takes_its_share_of_the_memory() {
     let exchanged = timeout(LIMIT, exchange(&rig.guests[1], to, DATA)).await;
     assert!(exchanged.is_ok(), "the other guest has no service");
     drop(unread);
+}
+
+#[tokio::test]
+async fn a_guest_with_many_refusals_leaves_the_others_their_lines_in_the_log() {
+    let mut config = config();
+    config.policy = Arc::new(EgressPolicy::new().otherwise(Action::Deny));
+    let rig = start(config, false, 2);
+    let senders = [0, 1].map(|n| UdpSocket::bind(&rig.guests[n], "0.0.0.0:0").unwrap());
+    for port in 1..=30 {
+        senders[0].send_to(b"denied", host(port)).await.unwrap();
+    }
+    wait_for(&rig, |counters| counters.policy_denied_udp == 30).await;
+    let suppressed = rig.gateway.counters().log_suppressed;
+    assert_eq!(suppressed, 30 - 20 / 3);
+    senders[1].send_to(b"denied", host(1)).await.unwrap();
+    wait_for(&rig, |counters| counters.policy_denied_udp == 31).await;
+    assert_eq!(rig.gateway.counters().log_suppressed, suppressed);
 }

@@ -1,9 +1,9 @@
-//! Connections between the loopbacks of the host and the guest, which the kernel relays.
+//! Connections and UDP flows between the loopbacks of the host and the guest.
 
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -369,7 +369,7 @@ fn forwards_of_the_guest_that_cannot_be_bound_are_refused() {
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         let at = format!("cannot bind TCP {} in the guest", forward.guest);
         assert!(error.to_string().starts_with(&at), "{error}");
-        forward.protocol = Protocol::Udp;
+        forward.interface = Some("lo".to_owned());
         let error = rig.gateway.add_forward(forward).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         // The gateway still opens sockets.
@@ -446,5 +446,97 @@ fn the_policy_may_deny_clients_in_the_guest() {
         });
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         assert_eq!(rig.gateway.counters().policy_denied, 1);
+    });
+}
+
+/// Adds a UDP forward of any free port of the guest's loopback to `host`.
+fn udp_to_host(rig: &Rig, host: SocketAddr) -> (fullsend_gateway::ForwardId, SocketAddr) {
+    let forward = Forward {
+        protocol: Protocol::Udp,
+        ..from_guest(LOOPBACK[0], host)
+    };
+    let id = rig.gateway.add_forward(forward).unwrap();
+    (id, bound(rig, id).guest)
+}
+
+/// Returns a socket of the guest that is connected to `guest`, an address there.
+fn udp_client(rig: &Rig, guest: SocketAddr) -> UdpSocket {
+    rig.guest.run(move || {
+        let client = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+        client.connect(guest).unwrap();
+        client
+    })
+}
+
+#[test]
+fn a_udp_client_in_the_guest_reaches_the_host_until_its_forward_is_removed() {
+    with_gateway(LoopbackClients::Link, |rig| {
+        let server = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+        server.set_read_timeout(Some(common::LIMIT)).unwrap();
+        let (id, guest) = udp_to_host(rig, server.local_addr().unwrap());
+        let client = udp_client(rig, guest);
+        client.set_read_timeout(Some(common::LIMIT)).unwrap();
+        let mut data = [0; 64];
+        for request in ["first", ""] {
+            client.send(request.as_bytes()).unwrap();
+            let (len, from) = server.recv_from(&mut data).unwrap();
+            assert_eq!(&data[..len], request.as_bytes());
+            assert!(from.ip().is_loopback());
+            server.send_to(b"answer", from).unwrap();
+            let len = client.recv(&mut data).unwrap();
+            assert_eq!(&data[..len], b"answer");
+        }
+        let counters = rig.gateway.counters();
+        let open = (counters.udp_open, counters.udp_sockets, counters.forwarded);
+        assert_eq!(open, (1, 1, 1));
+        let passed = (counters.udp_tx_datagrams, counters.udp_rx_datagrams);
+        assert_eq!(passed, (2, 2));
+        rig.gateway.remove_forward(id).unwrap();
+        let counters = rig.gateway.counters();
+        assert_eq!((counters.udp_open, counters.udp_sockets), (0, 0));
+        wait_until("the socket in the guest is closed", || {
+            client.send(b"late").is_err()
+        });
+    });
+}
+
+#[test]
+fn the_policy_may_deny_udp_clients_in_the_guest() {
+    let mut config = config(LoopbackClients::Link);
+    config.policy = std::sync::Arc::new(DenyAll);
+    common::with_gateway(config, |rig| {
+        let server = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let (_, guest) = udp_to_host(rig, server.local_addr().unwrap());
+        udp_client(rig, guest).send(b"request").unwrap();
+        wait_until("the datagram is dropped", || {
+            rig.gateway.counters().udp_dropped == 1
+        });
+        assert_eq!(rig.gateway.counters().policy_denied_udp, 1);
+        assert_eq!(rig.gateway.counters().udp_flows, 0);
+        let received = server.recv_from(&mut [0; 64]);
+        assert_eq!(received.unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn a_udp_client_on_the_loopback_uses_the_link_where_the_guest_has_another_address() {
+    let mut config = config(LoopbackClients::GuestAddress);
+    // The guest does not have it.
+    config.ipv4.as_mut().unwrap().guest = [10, 0, 2, 77].into();
+    common::with_gateway(config, |rig| {
+        let id = rig.gateway.add_forward(Forward::new(
+            Side::Host,
+            Protocol::Udp,
+            with_port(LOOPBACK[0], 0),
+            with_port("10.0.2.77", 5001),
+        ));
+        let host = bound(rig, id.unwrap()).host;
+        let client = UdpSocket::bind((LOOPBACK[0], 0)).unwrap();
+        client.send_to(b"request", host).unwrap();
+        wait_until("a flow", || rig.gateway.counters().udp_open == 1);
+        assert_eq!(rig.gateway.counters().udp_sockets, 0);
+        let flows = rig.gateway.counters().udp_rx_datagrams;
+        assert_eq!(flows, 1, "over the link");
     });
 }

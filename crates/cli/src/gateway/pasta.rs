@@ -38,7 +38,7 @@ use network::Plan;
 use options::{Command, Destination, Options, Program};
 
 pub(in crate::gateway) use control::INTERFACES;
-pub(in crate::gateway) use options::{parse_guest_ports, refuse_ports};
+pub(in crate::gateway) use options::parse_guest_ports;
 
 const USAGE: &str = "usage: pasta [OPTION]... [COMMAND [ARG]... | PID | PATH | NAME]";
 /// The version of pasta whose command line this program implements.

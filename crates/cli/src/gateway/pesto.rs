@@ -1,5 +1,6 @@
 //! `pesto`: shows and changes the port forwards of a running pasta through its `--conf-path` socket.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,7 +14,7 @@ use fullsend_gateway::PortSpec;
 use serde_json::{Value, json};
 
 use super::getopt::{self, Opt, Order, Takes, option};
-use super::pasta::{INTERFACES, parse_guest_ports, refuse_ports};
+use super::pasta::{INTERFACES, parse_guest_ports};
 
 /// Longest time for pasta's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,15 +26,17 @@ changes of a call apply, or none. Without options, the forwards are shown.
   -t, --tcp-ports SPEC  forward TCP ports of the host, with the syntax of pasta
   -u, --udp-ports SPEC  forward UDP ports of the host
   -T, --tcp-ns SPEC     forward TCP ports of the guest's loopback to the host's
-  -U, --udp-ns SPEC     none or auto, which have no effect
+  -U, --udp-ns SPEC     forward UDP ports of the guest's loopback to the host's
   -A, --add             add the forwards of the options that follow
   -D, --delete          delete the forwards of the options that follow
-  -C, --clear PIF       delete all forwards of -t and -u (PIF is HOST), or of -T (SPLICE)
+  -C, --clear PIF       delete all forwards of -t and -u (PIF is HOST), or of -T and -U
+                        (SPLICE)
   -s, --show            print the forwards before and after the changes
   -h, --help            print this text
       --version         print the version
 
-Forwards of options in front of --add and --delete replace all forwards.";
+Forwards of -t and -u in front of --add and --delete replace those of -t and -u, and forwards of -T
+and -U those of -T and -U.";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
@@ -128,8 +131,9 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
         show: false,
         changes: Vec::new(),
     };
-    // Without --add or --delete, the first forward replaces all forwards.
+    // Without --add or --delete, the first forward of an interface replaces all of it.
     let mut mode = None;
+    let mut replaced = BTreeSet::new();
     for (key, value) in &parsed.options {
         let shown = value.display();
         let word = value
@@ -143,16 +147,13 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
                 request.changes.push(json!({"clear": word}));
             }
             Key::Clear => bail!("--clear {word}: there is no such interface; write HOST or SPLICE"),
-            Key::UdpNs => refuse_ports("--udp-ns", word)?,
-            Key::TcpPorts | Key::UdpPorts | Key::TcpNs => {
+            Key::TcpPorts | Key::UdpPorts | Key::TcpNs | Key::UdpNs => {
                 let option = check_ports(*key, word)?;
-                if mode.is_none() {
-                    let all = INTERFACES.iter();
-                    request
-                        .changes
-                        .extend(all.map(|(name, _)| json!({"clear": name})));
+                let interface = interface_of(*key);
+                if mode.is_none() && replaced.insert(interface) {
+                    request.changes.push(json!({"clear": interface}));
                 }
-                let mode = *mode.get_or_insert("add");
+                let mode = mode.unwrap_or("add");
                 request.changes.push(json!({mode: [option, word]}));
             }
             Key::Nothing | Key::Help | Key::Version => {}
@@ -161,14 +162,24 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command> {
     Ok(Command::Change(request))
 }
 
-/// Checks a port specification, and returns the option's name in requests.
-fn check_ports(key: Key, text: &str) -> Result<&'static str> {
-    if key == Key::TcpNs {
-        parse_guest_ports(text)?;
-        return Ok("-T");
+/// Returns the interface at which the clients of an option's forwards are.
+const fn interface_of(key: Key) -> &'static str {
+    match key {
+        Key::TcpNs | Key::UdpNs => "SPLICE",
+        _ => "HOST",
     }
-    let _: PortSpec = text.parse()?;
-    Ok(if key == Key::TcpPorts { "-t" } else { "-u" })
+}
+
+/// Checks a port specification, and returns the option's letter as requests have it.
+fn check_ports(key: Key, text: &str) -> Result<&'static str> {
+    match key {
+        Key::TcpNs => parse_guest_ports("--tcp-ns", text).map(|_| "-T"),
+        Key::UdpNs => parse_guest_ports("--udp-ns", text).map(|_| "-U"),
+        key => {
+            let _: PortSpec = text.parse()?;
+            Ok(if key == Key::TcpPorts { "-t" } else { "-u" })
+        }
+    }
 }
 
 /// Sends the request, and prints the forwards if requested.
@@ -220,7 +231,7 @@ mod tests {
     #[test]
     fn forwards_replace_the_table_unless_they_are_added_or_deleted() {
         let clear = [json!({"clear": "HOST"}), json!({"clear": "SPLICE"})];
-        let replaced = |forwards: &[Value]| [&clear, forwards].concat();
+        let replaced = |forwards: &[Value]| [&clear[..1], forwards].concat();
         let tcp = |kind: &str| json!({kind: ["-t", "80"]});
         let udp = |kind: &str| json!({kind: ["-u", "53"]});
         for (line, changes) in [
@@ -231,7 +242,23 @@ mod tests {
             ("--delete -t80 sock", vec![tcp("delete")]),
             ("-C HOST sock", vec![clear[0].clone()]),
             ("-A -T auto sock", vec![json!({"add": ["-T", "auto"]})]),
-            ("-U auto sock", vec![]),
+            (
+                "-U 80 -T 81 sock",
+                vec![
+                    clear[1].clone(),
+                    json!({"add": ["-U", "80"]}),
+                    json!({"add": ["-T", "81"]}),
+                ],
+            ),
+            (
+                "-U auto -t 80 sock",
+                vec![
+                    clear[1].clone(),
+                    json!({"add": ["-U", "auto"]}),
+                    clear[0].clone(),
+                    tcp("add"),
+                ],
+            ),
         ] {
             let request = request(line);
             assert_eq!(request.changes, changes, "{line}");
@@ -246,7 +273,7 @@ mod tests {
             ("", "0 paths are given"),
             ("a b", "2 paths are given"),
             ("-t 0 sock", "invalid port specification `0`"),
-            ("-U 80 sock", "--udp-ns 80 is not supported"),
+            ("-U %lo/80 sock", "--udp-ns %lo/80 names an interface"),
             ("-T %lo/80 sock", "--tcp-ns %lo/80 names an interface"),
             ("-C TAP sock", "--clear TAP"),
             ("--x sock", "unrecognized option '--x'"),

@@ -41,6 +41,7 @@ async fn try_serve(shared: &Shared, config: &Ipv6Config, socket: &UdpSocket) -> 
     let mut buf = vec![0; MAX_MESSAGE];
     loop {
         let (len, client) = socket.recv_from(&mut buf).await?;
+        shared.record_link_local(client.ip());
         let answer = ClientMessage::parse(&buf[..len]).and_then(|m| m.answer(&settings));
         let Some(answer) = answer else {
             continue;

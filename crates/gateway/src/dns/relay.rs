@@ -78,11 +78,11 @@ pub(super) fn answer_locally(
             Found::Address(address) => Some(query.respond_with(ResponseCode::NoError, &[address])),
         },
         DnsVerdict::Deny => {
-            shared.deny_name(query);
+            shared.deny_name(owner, query);
             Some(query.respond(ResponseCode::NameError))
         }
         DnsVerdict::Refuse => {
-            shared.deny_name(query);
+            shared.deny_name(owner, query);
             Some(query.respond(ResponseCode::Refused))
         }
         DnsVerdict::Redirect(addresses) => {

@@ -35,11 +35,11 @@ pub(super) fn screen_answer(
     }
     let mut denied = parsed.aliases.iter();
     if let Some(target) = denied.find(|target| !policy.allows_alias(&query.name, target)) {
-        shared.deny_alias(&query.name, target);
+        shared.deny_alias(owner, &query.name, target);
         return query.respond(ResponseCode::Refused);
     }
     if let Some((address, is_local)) = denied_address(shared, &*policy, &query.name, &parsed) {
-        shared.deny_answer(&query.name, address, is_local);
+        shared.deny_answer(owner, &query.name, (address, is_local));
         return query.respond(ResponseCode::Refused);
     }
     let of_name = |a: &AnsweredAddress| Some((a.address, a.ttl?));

@@ -1,5 +1,6 @@
 //! The relay of the guest's echo requests to other hosts through ping sockets of the host.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -239,6 +240,17 @@ impl Pings {
         replaced
     }
 
+    /// Ends the sequences of guests that have ended.
+    pub(crate) fn remove_of(&self, ended: &[PortId]) {
+        self.flows.lock().retain(|_, flow| {
+            let stays = !flow.owner.is_some_and(|port| ended.contains(&port));
+            if !stays {
+                flow.task.abort();
+            }
+            stays
+        });
+    }
+
     /// Removes a sequence if it is idle. Returns whether it was.
     fn remove_idle(&self, key: &PingKey) -> bool {
         let mut flows = self.flows.lock();
@@ -317,6 +329,11 @@ fn open(
     Ok(socket)
 }
 
+thread_local! {
+    /// The memory that a message is read into, as its length is not known before.
+    static LONGEST: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_MESSAGE]);
+}
+
 /// A message or an error that a ping socket has received.
 #[derive(Debug)]
 enum Received {
@@ -371,12 +388,12 @@ async fn receive(socket: &AsyncFd<Socket>) -> io::Result<Received> {
             }
             ready.clear_ready_matching(Ready::ERROR);
         }
-        let mut message = vec![0; MAX_MESSAGE];
-        match socket.get_ref().read(&mut message) {
-            Ok(len) => {
-                message.truncate(len);
-                return Ok(Received::Message(message));
-            }
+        let message = LONGEST.with_borrow_mut(|longest| {
+            let len = socket.get_ref().read(longest)?;
+            Ok::<_, io::Error>(longest[..len].to_vec())
+        });
+        match message {
+            Ok(message) => return Ok(Received::Message(message)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => return Err(error),
         }
@@ -438,5 +455,22 @@ mod tests {
         let received = timeout(IDLE_TIMEOUT, receive(&socket)).await;
         let error = received.expect("the error wakes the task").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[tokio::test]
+    async fn a_message_takes_no_more_memory_than_its_length() {
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let to = receiver.local_addr().unwrap();
+        let socket = register(receiver.into()).unwrap();
+        for len in [64, 60_000, 8] {
+            sender.send_to(&vec![7; len], to).unwrap();
+            let Received::Message(message) = receive(&socket).await.unwrap() else {
+                panic!("no message");
+            };
+            assert_eq!(message, vec![7; len]);
+            assert_eq!(message.capacity(), len);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Sockets in the guest's network namespace.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,8 @@ use socket2::{Domain, Socket, Type};
 use super::child::{MAX_FDS, Message, channel, detach, open_result, receive, send, send_result};
 use super::sys::{exit_now, fork};
 use super::{Identity, Namespaces, Sandbox};
+use crate::forward::Protocol;
+use crate::udp::{report_errors, report_local_address};
 
 /// Most clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -53,8 +56,8 @@ impl Drop for GuestSockets {
 struct Opener {
     /// The channel to the child process; `None` after it has not answered.
     channel: Option<OwnedFd>,
-    /// Unbound sockets for later connections: IPv4 and IPv6.
-    unused: [Vec<Socket>; 2],
+    /// Sockets without an address, to be connected, of each protocol and family.
+    unused: BTreeMap<Unbound, Vec<Socket>>,
 }
 
 impl GuestSockets {
@@ -95,7 +98,7 @@ impl GuestSockets {
         Ok(Self {
             opener: Mutex::new(Opener {
                 channel: Some(channel),
-                unused: [Vec::new(), Vec::new()],
+                unused: BTreeMap::new(),
             }),
             pid,
             process,
@@ -108,30 +111,34 @@ impl GuestSockets {
         &self.refused
     }
 
-    /// Returns an unconnected, non-blocking TCP socket of the family of `to`.
+    /// Returns a non-blocking socket of the family of `to`, to be connected.
     ///
     /// # Errors
     /// The error of the operating system in the child process.
-    pub(crate) fn stream(&self, to: SocketAddr) -> io::Result<Socket> {
+    pub(crate) fn unbound(&self, protocol: Protocol, to: SocketAddr) -> io::Result<Socket> {
         let mut opener = self.opener.lock();
-        let family = usize::from(to.is_ipv6());
-        if opener.unused[family].is_empty() {
-            // Several sockets are opened at once, as waiting for the other process takes longer than a
-            // system call.
-            let sockets = opener.request(Request::Streams {
-                is_ipv6: to.is_ipv6(),
-            })?;
-            opener.unused[family] = sockets;
+        let kind = Unbound {
+            protocol,
+            is_ipv6: to.is_ipv6(),
+        };
+        if let Some(socket) = opener.unused.get_mut(&kind).and_then(Vec::pop) {
+            return Ok(socket);
         }
-        opener.unused[family].pop().ok_or_else(no_socket)
+        // Several sockets are opened at once, as waiting for the other process takes longer than a system call.
+        let mut sockets = opener.request(Request::Unbound(kind))?;
+        let socket = sockets.pop().ok_or_else(no_socket);
+        opener.unused.insert(kind, sockets);
+        socket
     }
 
-    /// Returns a non-blocking TCP socket that listens at `at`.
+    /// Returns a non-blocking socket for the clients at `at`: a TCP socket that listens, or a UDP socket
+    /// that reports errors and the address that each datagram was sent to.
     ///
     /// # Errors
     /// The error of the operating system in the child process, e.g. `AddrInUse`.
-    pub(crate) fn listener(&self, at: SocketAddr) -> io::Result<Socket> {
-        let mut sockets = self.opener.lock().request(Request::Listener(at))?;
+    pub(crate) fn bound(&self, protocol: Protocol, at: SocketAddr) -> io::Result<Socket> {
+        let request = Request::Bound { protocol, at };
+        let mut sockets = self.opener.lock().request(request)?;
         sockets.pop().ok_or_else(no_socket)
     }
 }
@@ -157,21 +164,37 @@ fn no_socket() -> io::Error {
     io::Error::other("the process that opens sockets in the guest's namespace does not answer")
 }
 
+/// A kind of sockets without an address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Unbound {
+    protocol: Protocol,
+    is_ipv6: bool,
+}
+
 /// A request to the child process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     /// Sockets for connections.
-    Streams { is_ipv6: bool },
-    /// A listening socket.
-    Listener(SocketAddr),
+    Unbound(Unbound),
+    /// A socket for clients.
+    Bound { protocol: Protocol, at: SocketAddr },
+}
+
+const fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
 }
 
 impl std::fmt::Display for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Streams { is_ipv6: false } => f.write_str("4"),
-            Self::Streams { is_ipv6: true } => f.write_str("6"),
-            Self::Listener(at) => at.fmt(f),
+            Self::Unbound(Unbound { protocol, is_ipv6 }) => {
+                let family = if *is_ipv6 { '6' } else { '4' };
+                write!(f, "{} {family}", name(*protocol))
+            }
+            Self::Bound { protocol, at } => write!(f, "{} {at}", name(*protocol)),
         }
     }
 }
@@ -180,11 +203,18 @@ impl FromStr for Request {
     type Err = io::Error;
 
     fn from_str(text: &str) -> io::Result<Self> {
-        match text {
-            "4" => Ok(Self::Streams { is_ipv6: false }),
-            "6" => Ok(Self::Streams { is_ipv6: true }),
+        let (protocol, what) = text.split_once(' ').ok_or(io::ErrorKind::InvalidInput)?;
+        let protocol = match protocol {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let unbound = |is_ipv6| Self::Unbound(Unbound { protocol, is_ipv6 });
+        match what {
+            "4" => Ok(unbound(false)),
+            "6" => Ok(unbound(true)),
             at => match at.parse() {
-                Ok(at) => Ok(Self::Listener(at)),
+                Ok(at) => Ok(Self::Bound { protocol, at }),
                 Err(_) => Err(io::ErrorKind::InvalidInput.into()),
             },
         }
@@ -194,29 +224,46 @@ impl FromStr for Request {
 impl Request {
     /// Opens the requested sockets in the calling process's namespace.
     fn open(self) -> io::Result<Vec<Socket>> {
-        let kind = Type::STREAM.nonblocking().cloexec();
         match self {
-            Self::Streams { is_ipv6 } => {
+            Self::Unbound(Unbound { protocol, is_ipv6 }) => {
                 let domain = if is_ipv6 { Domain::IPV6 } else { Domain::IPV4 };
                 (0..MAX_FDS)
-                    .map(|_| Socket::new(domain, kind, None))
+                    .map(|_| Socket::new(domain, socket_type(protocol), None))
                     .collect()
             }
-            Self::Listener(at) => {
+            Self::Bound { protocol, at } => {
+                let kind = socket_type(protocol);
                 let socket = Socket::new(Domain::for_address(at), kind, None)?;
                 if at.is_ipv6() {
                     socket.set_only_v6(true)?;
                 }
-                socket.set_reuse_address(true)?;
-                socket.bind(&at.into())?;
-                socket.listen(BACKLOG)?;
+                match protocol {
+                    Protocol::Tcp => {
+                        socket.set_reuse_address(true)?;
+                        socket.bind(&at.into())?;
+                        socket.listen(BACKLOG)?;
+                    }
+                    Protocol::Udp => {
+                        report_local_address(&socket, at.is_ipv6())?;
+                        report_errors(&socket, at.is_ipv6())?;
+                        socket.bind(&at.into())?;
+                    }
+                }
                 Ok(vec![socket])
             }
         }
     }
 }
 
-/// Runs the child process: enters the namespaces and opens sockets until the gateway has ended.
+const fn socket_type(protocol: Protocol) -> Type {
+    let kind = match protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    kind.nonblocking().cloexec()
+}
+
+/// The child process: enters the namespaces and opens sockets until the gateway has ended.
 fn serve(channel: &OwnedFd, namespaces: &Namespaces, user: Option<Identity>) {
     let entered = enter(channel, namespaces, user);
     let failed = entered.is_err();
@@ -266,14 +313,23 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
-        for request in [
-            Request::Streams { is_ipv6: false },
-            Request::Streams { is_ipv6: true },
-            Request::Listener("127.0.0.1:80".parse().unwrap()),
-            Request::Listener("[fe80::1%3]:80".parse().unwrap()),
-        ] {
-            assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let unbound = |is_ipv6| Request::Unbound(Unbound { protocol, is_ipv6 });
+            let bound = |at: &str| Request::Bound {
+                protocol,
+                at: at.parse().unwrap(),
+            };
+            for request in [
+                unbound(false),
+                unbound(true),
+                bound("127.0.0.1:80"),
+                bound("[fe80::1%3]:80"),
+            ] {
+                assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
+            }
         }
-        assert!("5".parse::<Request>().is_err());
+        for text in ["5", "tcp", "tcp 5", "sctp 4", "127.0.0.1:80"] {
+            assert!(text.parse::<Request>().is_err(), "{text}");
+        }
     }
 }

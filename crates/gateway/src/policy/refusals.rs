@@ -8,31 +8,30 @@ use tokio::time::Instant;
 
 use crate::counters::add;
 
-/// The log lines of a guest's refusals.
+/// The log lines of the refusals of one guest.
 #[derive(Default)]
 pub(crate) struct RefusalLog(LogLimit);
 
 impl RefusalLog {
-    /// Logs the refusal of `subject`. Counts it in `suppressed` instead if it was logged recently or
-    /// there were too many lines.
+    /// Logs the refusal of `subject`. If that has been logged recently, or there have been too many
+    /// lines for one of `parts` shares, counts it in `suppressed` instead.
     pub(crate) fn write(
         &self,
-        now: Instant,
+        (now, parts): (Instant, u32),
         suppressed: &AtomicU64,
         subject: impl Hash,
         line: impl FnOnce() -> String,
     ) {
-        if self.0.admits(now.into_std(), subject) {
+        if self.0.admits_share(now.into_std(), subject, parts) {
             tracing::warn!("{}", line());
         } else {
             add(suppressed, 1);
         }
     }
 
-    /// Logs the number of suppressed refusals, at most once a minute, or now if `at_once` is set.
-    pub(crate) fn write_suppressed(&self, now: Instant, at_once: bool) {
-        if let Some(number) = self.0.take_suppressed(now.into_std(), at_once) {
-            tracing::warn!("{number} more refusals, which are counted and not logged one by one");
-        }
+    /// Returns the number of refusals that had no line, once a minute; `at_once` without waiting.
+    pub(crate) fn take_suppressed(&self, now: Instant, at_once: bool) -> u64 {
+        let number = self.0.take_suppressed(now.into_std(), at_once);
+        number.unwrap_or(0)
     }
 }

@@ -16,9 +16,9 @@ use super::HostStream;
 use super::flow::TcpFlowEntry;
 use super::relay::relay;
 use super::splice::splice_both;
-use crate::config::LoopbackClients;
 use crate::counters::{Counted, add};
 use crate::descriptors::SPLICED_DESCRIPTORS;
+use crate::forward::Protocol;
 use crate::gateway::Shared;
 use crate::policy::{FlowProtocol, Verdict};
 
@@ -189,24 +189,10 @@ fn spliced_route(
     guest: SocketAddr,
 ) -> Option<(Socket, SocketAddr, Permits)> {
     let sockets = shared.guest_sockets.as_ref()?;
-    // Other addresses may belong to other hosts on the link.
-    if !from.ip().to_canonical().is_loopback() || !shared.config.is_guest(guest.ip()) {
-        return None;
-    }
-    let ip = match (shared.config.loopback_clients, guest.ip()) {
-        (LoopbackClients::Link, _) => return None,
-        // A link-local address is useless without its interface.
-        (LoopbackClients::GuestAddress, IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
-            return None;
-        }
-        (LoopbackClients::GuestAddress, ip) => ip,
-        (LoopbackClients::GuestLoopback, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
-        (LoopbackClients::GuestLoopback, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
-    };
+    let to = shared.config.spliced_target(from.ip(), guest)?;
     // Without the permits or a socket, the client uses the link.
     let permits = Permits::try_acquire(shared, SPLICED_DESCRIPTORS - 1)?;
-    let to = SocketAddr::new(ip, guest.port());
-    Some((sockets.stream(to).ok()?, to, permits))
+    Some((sockets.unbound(Protocol::Tcp, to).ok()?, to, permits))
 }
 
 /// Returns the loopback address of the other family with the same port.
@@ -242,7 +228,7 @@ async fn splice_to_guest(shared: &Shared, client: HostStream, socket: Socket, to
     let connected = connect_loopback(to, |to| {
         let socket = match (first.take(), &shared.guest_sockets) {
             (Some(socket), _) => Ok(socket),
-            (None, Some(sockets)) => sockets.stream(to),
+            (None, Some(sockets)) => sockets.unbound(Protocol::Tcp, to),
             (None, None) => Err(io::ErrorKind::Unsupported.into()),
         };
         async move { HostStream::connect_socket(socket?, to).await }

@@ -29,7 +29,7 @@ pub(crate) async fn accept_outbound(shared: Arc<Shared>, listener: TransparentLi
         };
         let Some(permit) = Permit::try_acquire(&shared, &guest) else {
             add(&shared.counters.tcp_dropped, 1);
-            shared.log_tcp_full();
+            shared.log_tcp_full(&guest);
             pending.ignore();
             continue;
         };

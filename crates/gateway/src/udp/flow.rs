@@ -54,7 +54,7 @@ pub(crate) struct PeerKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opener {
     Guest,
-    /// A client of a forward.
+    /// A client of a forward on the host.
     Client,
     /// Another host, to a port that the guest has sent from.
     Remote,
@@ -67,7 +67,10 @@ pub(crate) struct UdpFlow {
     pub(super) owner: Arc<Guest>,
     pub(super) opener: Opener,
     pub(crate) socket: Arc<HostUdp>,
-    /// A connected socket with the port of `socket`, for a busy flow.
+    /// The connected socket on the other side, if the flow is one between loopbacks: `socket` is then that
+    /// of the forward.
+    spliced: Option<Arc<HostUdp>>,
+    /// A connected socket with the port of `socket`, if the flow is busy.
     connected: Mutex<Option<Arc<HostUdp>>>,
     /// The number of `sendmsg` calls.
     calls: AtomicU32,
@@ -99,6 +102,7 @@ impl UdpFlow {
             owner,
             opener,
             socket,
+            spliced: None,
             connected: Mutex::new(None),
             calls: AtomicU32::new(0),
             peer,
@@ -113,7 +117,28 @@ impl UdpFlow {
         }
     }
 
-    /// Records that the guest has sent a datagram.
+    /// Makes it a flow between loopbacks, with this connected socket on the other side.
+    pub(super) fn spliced_to(self, socket: Arc<HostUdp>) -> Self {
+        Self {
+            spliced: Some(socket),
+            ..self
+        }
+    }
+
+    /// Returns the connected socket of a flow between loopbacks.
+    pub(super) const fn spliced(&self) -> Option<&Arc<HostUdp>> {
+        self.spliced.as_ref()
+    }
+
+    /// Returns the socket whose other end is [`host`](Self::host).
+    pub(crate) const fn host_socket(&self) -> &Arc<HostUdp> {
+        match (&self.spliced, self.opener) {
+            (Some(spliced), Opener::Guest) => spliced,
+            _ => &self.socket,
+        }
+    }
+
+    /// Records a datagram of the guest.
     pub(super) fn record_tx(&self) {
         self.record_use(self.opener != Opener::Guest);
     }

@@ -38,7 +38,9 @@ const MAX_CALLS: usize = 64;
 const CALL_BUDGET: usize = 128;
 /// Number of calls that a batch counts as at least: one call may return 64 KiB.
 const MIN_BATCH_CALLS: usize = 8;
-/// Most repetitions of a `sendmsg` that has reported the error of an earlier datagram.
+/// The TTL or hop limit where the kernel does not report its own.
+const DEFAULT_TTL: u8 = 64;
+/// How often a `sendmsg` is repeated that has reported the error of an earlier datagram.
 const MAX_REPEATS: usize = 3;
 
 /// A UDP socket of the host.
@@ -78,7 +80,17 @@ impl HostUdp {
     /// # Errors
     /// The error of the operating system.
     pub(super) fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
-        let socket = Self::open_socket(to, outbound)?;
+        let socket = Self::new_socket(to)?;
+        bind_outbound(&socket, to, outbound)?;
+        Self::connect_socket(socket, to)
+    }
+
+    /// Connects a non-blocking socket to `to`.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(super) fn connect_socket(socket: Socket, to: SocketAddr) -> io::Result<Self> {
+        report_errors(&socket, to.is_ipv6())?;
         socket.connect(&to.into())?;
         Ok(Self::new(register(socket)?))
     }
@@ -89,7 +101,9 @@ impl HostUdp {
     /// # Errors
     /// The error of the operating system.
     pub(super) fn open(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
-        let socket = Self::open_socket(to, outbound)?;
+        let socket = Self::new_socket(to)?;
+        bind_outbound(&socket, to, outbound)?;
+        report_errors(&socket, to.is_ipv6())?;
         Ok(Self::new(register(socket)?))
     }
 
@@ -115,13 +129,6 @@ impl HostUdp {
         bound?;
         second.connect(&to.into())?;
         Ok(Self::new(register(second)?))
-    }
-
-    fn open_socket(to: SocketAddr, outbound: &Outbound) -> io::Result<Socket> {
-        let socket = Self::new_socket(to)?;
-        bind_outbound(&socket, to, outbound)?;
-        report_errors(&socket, to.is_ipv6())?;
-        Ok(socket)
     }
 
     fn new_socket(to: SocketAddr) -> io::Result<Socket> {
@@ -157,6 +164,20 @@ impl HostUdp {
     /// Returns the socket for tools.
     pub(crate) fn socket(&self) -> &Socket {
         self.fd.get_ref()
+    }
+
+    /// Returns the socket's own address.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.fd.get_ref().local_addr()?.as_socket();
+        local.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Returns the TTL or hop limit of datagrams without one of their own.
+    pub(super) fn ttl(&self) -> u8 {
+        self.default_ttl.unwrap_or(DEFAULT_TTL)
     }
 
     /// Sends datagrams.

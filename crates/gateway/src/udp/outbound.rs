@@ -34,7 +34,7 @@ const OPEN_BUDGET: usize = 16;
 /// Interval of the checks for idle flows.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends idle flows and removes expired names of addresses. Never returns.
+/// Ends idle flows and those of guests that have ended, and removes old names of addresses, forever.
 pub(crate) async fn expire_flows(shared: Arc<Shared>) {
     let mut ticks = interval(EXPIRE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -42,6 +42,14 @@ pub(crate) async fn expire_flows(shared: Arc<Shared>) {
         ticks.tick().await;
         let now = Instant::now();
         shared.udp.table.lock().expire(now);
+        let ended = shared.guests.take_ended();
+        if !ended.is_empty() {
+            // Another guest may have their addresses.
+            let is_of_ended =
+                |flow: &UdpFlow| flow.owner.port.is_some_and(|port| ended.contains(&port));
+            shared.udp.table.lock().remove_where(is_of_ended);
+            shared.pings.remove_of(&ended);
+        }
         shared.expire_names(now);
     }
 }
@@ -153,8 +161,10 @@ fn forward_train(shared: &Arc<Shared>, train: &Train, last: &mut Weak<UdpFlow>) 
 }
 
 fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
-    // A datagram whose TTL is zero is not sent (RFC 1122 3.2.1.7).
-    if train.ttl == 0 || !flow.owner.tx_rate.try_take(train.data.len()) {
+    // RFC 1122 3.2.1.7: a datagram without time to live is not sent. The datagrams of a flow between
+    // loopbacks do not cross the link.
+    if train.ttl == 0 || flow.spliced().is_some() || !flow.owner.tx_rate.try_take(train.data.len())
+    {
         return add(&shared.counters.udp_dropped, train.count as u64);
     }
     if flow.opener == Opener::Remote && !flow.is_answered() {

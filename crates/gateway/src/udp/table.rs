@@ -35,8 +35,10 @@ pub(super) struct Bounds {
     pub(super) flows: usize,
     /// Sockets of the host for the flows of all guests.
     pub(super) sockets: usize,
-    /// Flows of the clients of forwards.
+    /// Flows of the host's clients of forwards.
     pub(super) forwarded: usize,
+    /// Those of them that have a socket in the guest's namespace.
+    pub(super) spliced: usize,
 }
 
 /// The largest numbers of flows and sockets of one guest.
@@ -63,7 +65,7 @@ struct Entry {
     /// orders.
     id: u64,
     kind: Kind,
-    /// The task that receives from a connected socket.
+    /// The task that receives from a connected socket of the flow.
     task: Option<AbortHandle>,
 }
 
@@ -105,6 +107,7 @@ impl Table {
                 flows: bounds.flows.max(1),
                 sockets: bounds.sockets.max(1),
                 forwarded: bounds.forwarded.max(1),
+                spliced: bounds.spliced.max(1),
             },
             last_id: 0,
             next_substitute: *SUBSTITUTE_PORTS.start(),
@@ -207,7 +210,7 @@ impl Table {
         // This precedes the removal of a flow, which may be the only other one of its socket.
         self.add_contact(kind, flow);
         let mut removed = 0;
-        if task.is_some() {
+        if task.is_some() && kind != Kind::Spliced {
             removed += self.make_room_for_socket(flow.owner.port, share);
             self.count_socket(flow.owner.port);
         }
@@ -298,8 +301,11 @@ impl Table {
     fn end_socket(&mut self, flow: &UdpFlow, task: Option<AbortHandle>) {
         let Some(task) = task else { return };
         task.abort();
+        if Kind::of(flow) == Kind::Spliced {
+            return;
+        }
         self.release_socket(flow.owner.port);
-        if flow.peer.is_some() {
+        if flow.peer.is_some() && flow.spliced().is_none() {
             self.connected -= 1;
         }
         flow.set_connected(None);
@@ -314,6 +320,15 @@ impl Table {
     pub(super) fn remove_forward(&mut self, id: ForwardId, guest: SocketAddr) {
         self.forwards.remove(&(guest, id));
         self.remove_all_of(SharedSocket::Forward(id));
+    }
+
+    /// Ends all flows for which `is_wanted` is true.
+    pub(super) fn remove_where(&mut self, is_wanted: impl Fn(&UdpFlow) -> bool) {
+        let found = self.flows.values().filter(|entry| is_wanted(&entry.flow));
+        let keys: Vec<_> = found.map(|entry| entry.flow.key).collect();
+        for key in keys {
+            self.remove(&key);
+        }
     }
 
     /// Ends all flows of a shared socket.
@@ -337,6 +352,7 @@ impl Kind {
         match flow.opener {
             Opener::Guest => Self::OfGuest(flow.owner.port),
             Opener::Remote => Self::OfRemotes(flow.owner.port),
+            Opener::Client if flow.spliced().is_some() => Self::Spliced,
             Opener::Client => Self::Forwarded,
         }
     }

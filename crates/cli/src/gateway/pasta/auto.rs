@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use fullsend_gateway::namespace::SocketTables;
 use fullsend_gateway::{Forward, ForwardId, Handle, Protocol, Side};
 
-use super::network::LOOPBACKS;
+use super::network::{LOOPBACKS, ephemeral_ports};
 
 /// Most ports of a protocol that are bound at each [`poll`](AutoForwards::poll).
 pub(super) const BINDS_AT_ONCE: usize = 64;
@@ -112,7 +112,8 @@ impl AutoForwards {
             .collect();
         let mut new = Vec::new();
         let mut failed = Vec::new();
-        for &port in ports.iter().filter(|port| !own.contains(port)) {
+        let is_followed = |port: &&u16| !own.contains(port) && !self.is_of_client(protocol, **port);
+        for &port in ports.iter().filter(is_followed) {
             match self.bound.get(&(protocol, port)) {
                 None => new.push(port),
                 Some(ids) if ids.contains(&None) => failed.push(port),
@@ -123,6 +124,12 @@ impl AutoForwards {
         for port in next_ports(&new, &failed, last) {
             self.bind(protocol, port, handle);
         }
+    }
+
+    /// Returns whether a socket of the host at a port is most likely that of a client: a UDP socket without a
+    /// peer at a port that the kernel chooses. Those of gateways for their guests' ports are such ones.
+    fn is_of_client(&self, protocol: Protocol, port: u16) -> bool {
+        (self.from, protocol) == (Side::Guest, Protocol::Udp) && ephemeral_ports().contains(&port)
     }
 
     fn bind(&mut self, protocol: Protocol, port: u16, handle: &Handle) {

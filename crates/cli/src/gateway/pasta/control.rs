@@ -1,10 +1,11 @@
 //! The control socket of a running pasta, through which pesto changes the port forwards.
 //!
-//! A request is a JSON object: `{"execute": "change", "changes": [...]}`, where a change is `{"clear":
-//! "HOST"}`, `{"add": ["-t", SPEC]}` or `{"delete": ["-u", SPEC]}`. The options `-t`, `-u` and `-T`, and
-//! the port specification SPEC, are those of pasta's command line. All changes apply, or none. The answer
-//! has the table before and after them: `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or
-//! `{"error": {"desc": TEXT}}`. Without changes, the answer shows the table.
+//! A request is a JSON object: `{"execute": "change", "changes": [...]}`, where a change is
+//! `{"clear": "HOST"}`, `{"add": ["-t", SPEC]}` or `{"delete": ["-u", SPEC]}`. The options `-t`, `-u`,
+//! `-T` and `-U`, and the port specification SPEC, are those of pasta's command line. The changes apply
+//! together or not at all. The answer has the table before and after them:
+//! `{"return": {"before": [LINE, ...], "after": [LINE, ...]}}`, or `{"error": {"desc": TEXT}}`.
+//! Without changes, the answer shows the table.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -134,12 +135,13 @@ fn parse_forward(value: &Value) -> Option<Result<(Kind, PortSpec), String>> {
         "-t" => (Side::Host, Protocol::Tcp),
         "-u" => (Side::Host, Protocol::Udp),
         "-T" => (Side::Guest, Protocol::Tcp),
+        "-U" => (Side::Guest, Protocol::Udp),
         _ => return None,
     };
     let spec = spec.as_str()?;
     let parsed = match kind.0 {
         Side::Host => spec.parse::<PortSpec>().map_err(|e| e.to_string()),
-        Side::Guest => parse_guest_ports(spec).map_err(|e| e.to_string()),
+        Side::Guest => parse_guest_ports(option.as_str()?, spec).map_err(|e| e.to_string()),
     };
     Some(parsed.map(|spec| (kind, spec)))
 }

@@ -130,14 +130,11 @@ impl Plan {
     /// Returns whether the gateway opens sockets in the guest's namespace.
     pub(super) fn needs_guest_sockets(&self) -> bool {
         let forwards = self.config.forwards.iter().chain(&self.optional_forwards);
-        let from = |side| {
-            let mut tcp = forwards.clone().filter(|f| f.protocol == Protocol::Tcp);
-            tcp.any(|forward| forward.from == side)
-        };
-        let is_spliced = self.config.loopback_clients != LoopbackClients::Link;
-        let auto = |side| self.auto.contains(&(side, Protocol::Tcp));
-        let from_host = is_spliced && (auto(Side::Host) || from(Side::Host));
-        from_host || auto(Side::Guest) || from(Side::Guest)
+        let kinds = forwards.map(|forward| (forward.from, forward.protocol));
+        let clients = self.config.loopback_clients;
+        kinds
+            .chain(self.auto.iter().copied())
+            .any(|(side, _)| side == Side::Guest || clients != LoopbackClients::Link)
     }
 }
 
@@ -332,6 +329,7 @@ fn specifications(options: &Options) -> Vec<((Side, Protocol), &[PortSpec])> {
         (Side::Host, Protocol::Tcp, &options.tcp),
         (Side::Host, Protocol::Udp, &options.udp),
         (Side::Guest, Protocol::Tcp, &options.tcp_ns),
+        (Side::Guest, Protocol::Udp, &options.udp_ns),
     ];
     let is_off = |protocol| match protocol {
         Protocol::Tcp => options.no_tcp,
@@ -394,7 +392,7 @@ pub(super) fn forwards(
     };
     match from {
         Side::Host => host_forwards(protocol, list, guest),
-        Side::Guest => guest_forwards(list, guest.map(|address| address.is_some())),
+        Side::Guest => guest_forwards(protocol, list, guest.map(|address| address.is_some())),
     }
 }
 
@@ -432,7 +430,11 @@ fn host_forwards(
 
 /// Returns the forwards of ports of the guest's loopback to the host's loopback. `loopbacks` says which
 /// of IPv4 and IPv6 the guest has.
-fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)> {
+fn guest_forwards(
+    protocol: Protocol,
+    list: &PortList,
+    loopbacks: [bool; 2],
+) -> Vec<(bool, Forward)> {
     let guests: Vec<IpAddr> = match list.address {
         Some(address) => vec![address],
         None => LOOPBACKS
@@ -448,7 +450,7 @@ fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
                 .to
                 .unwrap_or(LOOPBACKS[usize::from(guest.is_ipv6())]);
             let (listen, to) = ((guest, forward.port).into(), (host, forward.to_port).into());
-            let bound = Forward::new(Side::Guest, Protocol::Tcp, listen, to);
+            let bound = Forward::new(Side::Guest, protocol, listen, to);
             forwards.push((forward.optional, bound));
         }
     }
@@ -461,14 +463,11 @@ fn guest_forwards(list: &PortList, loopbacks: [bool; 2]) -> Vec<(bool, Forward)>
 /// # Errors
 /// Returns an error that names the two ports and the fix.
 pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Result<()> {
-    let of = |from| {
-        let forwards = forwards.iter();
-        forwards.filter(move |f| f.from == from && f.protocol == Protocol::Tcp)
-    };
-    let mut of_host: BTreeMap<u16, Vec<&Forward>> = BTreeMap::new();
+    let of = |from| forwards.iter().filter(move |f| f.from == from);
+    let mut of_host: BTreeMap<(Protocol, u16), Vec<&Forward>> = BTreeMap::new();
     for forward in of(Side::Host) {
         of_host
-            .entry(forward.host.port())
+            .entry((forward.protocol, forward.host.port()))
             .or_default()
             .push(forward);
     }
@@ -476,7 +475,8 @@ pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Re
         to.port() == bound.port() && (bound.ip().is_unspecified() || to.ip() == bound.ip())
     };
     for from_guest in of(Side::Guest) {
-        let at_port = of_host.get(&from_guest.host.port()).into_iter().flatten();
+        let kind = (from_guest.protocol, from_guest.host.port());
+        let at_port = of_host.get(&kind).into_iter().flatten();
         for from_host in at_port.filter(|f| meets(from_guest.host, f.host)) {
             let to = match clients {
                 LoopbackClients::GuestLoopback => {
@@ -486,8 +486,12 @@ pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Re
                 LoopbackClients::Link | LoopbackClients::GuestAddress => from_host.guest,
             };
             if meets(to, from_guest.guest) {
+                let name = match from_guest.protocol {
+                    Protocol::Tcp => "tcp",
+                    Protocol::Udp => "udp",
+                };
                 bail!(
-                    "--tcp-ports {} and --tcp-ns {} lead to each other; change the port of one",
+                    "--{name}-ports {} and --{name}-ns {} lead to each other; change the port of one",
                     from_host.host.port(),
                     from_guest.guest.port()
                 );
@@ -499,7 +503,7 @@ pub(super) fn check_loops(forwards: &[&Forward], clients: LoopbackClients) -> Re
 
 /// Returns the ports that the host gives to its own connections. The first call, which must precede the
 /// sandbox, reads them from /proc.
-fn ephemeral_ports() -> RangeInclusive<u16> {
+pub(super) fn ephemeral_ports() -> RangeInclusive<u16> {
     static PORTS: OnceLock<RangeInclusive<u16>> = OnceLock::new();
     let read = || {
         let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;

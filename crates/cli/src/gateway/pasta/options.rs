@@ -15,11 +15,11 @@ use fullsend_gateway::{MemoryBudget, PortSpec};
 use crate::gateway::getopt::{self, Opt, Order, Takes, option};
 use crate::gateway::values::parse_number;
 pub(super) use value::Mapped;
+pub(in crate::gateway) use value::parse_guest_ports;
 use value::{
     check_combination, parse_address, parse_fd, parse_host_ip, parse_ip, parse_mac, parse_mapped,
     parse_mtu, parse_netmask, set_list,
 };
-pub(in crate::gateway) use value::{parse_guest_ports, refuse_ports};
 
 /// The folder in which `ip netns` keeps the names of network namespaces.
 const NETNS_FOLDER: &str = "/run/netns";
@@ -102,6 +102,7 @@ pub(super) struct Options {
     pub(super) udp: Vec<PortSpec>,
     /// Ports of the guest's loopback that lead to the host.
     pub(super) tcp_ns: Vec<PortSpec>,
+    pub(super) udp_ns: Vec<PortSpec>,
     pub(super) no_splice: bool,
     /// Whether clients on the host's loopback reach the guest's loopback instead of its address.
     pub(super) host_loopback_to_guest_loopback: bool,
@@ -328,6 +329,7 @@ pub(super) fn parse(
         ("--tcp-ports", &options.tcp),
         ("--udp-ports", &options.udp),
         ("--tcp-ns", &options.tcp_ns),
+        ("--udp-ns", &options.udp_ns),
     ] {
         check_combination(option, specs)?;
     }
@@ -417,8 +419,8 @@ impl Options {
             Key::VhostUser => self.vhost_user = true,
             Key::TcpPorts => self.tcp.push(word()?.parse()?),
             Key::UdpPorts => self.udp.push(word()?.parse()?),
-            Key::TcpNs => self.tcp_ns.push(parse_guest_ports(word()?)?),
-            Key::UdpNs => refuse_ports("--udp-ns", word()?)?,
+            Key::TcpNs => self.tcp_ns.push(parse_guest_ports("--tcp-ns", word()?)?),
+            Key::UdpNs => self.udp_ns.push(parse_guest_ports("--udp-ns", word()?)?),
             Key::Userns => self.userns = Some(value.into()),
             Key::HostLoToNsLo => self.host_loopback_to_guest_loopback = true,
             Key::Nothing
@@ -455,6 +457,7 @@ impl Options {
             }
         }
         self.tcp_ns = vec![PortSpec::None];
+        self.udp_ns = vec![PortSpec::None];
         self.no_splice = true;
         self.one_off |= self.fd.is_some();
         Ok(())

@@ -236,7 +236,7 @@ fn errors_name_the_option_and_the_value() {
             "--fqdn b.example is not a name of --hostname a",
         ),
         ("-T %lo/5000 sh", "--tcp-ns %lo/5000 names an interface"),
-        ("-U 5000 sh", "--udp-ns 5000 is not supported"),
+        ("-U %lo/5000 sh", "--udp-ns %lo/5000 names an interface"),
         ("-l /tmp/log sh", "--log-file /tmp/log is not supported"),
     ];
     for (line, text) in rows {
@@ -297,13 +297,17 @@ fn the_guests_sockets_are_used_for_what_needs_them() {
     let rows = [
         // What follows the host's ports, and what is spliced.
         ("sh", true),
-        ("-t none -T auto sh", true),
-        ("-t none -T 80 sh", true),
-        ("-t 80 -T none sh", true),
-        ("-t auto -T none sh", true),
-        ("-t 80 -T none --no-splice sh", false),
-        ("-t none -u 80 -T none sh", false),
-        ("-t 80 --no-tcp sh", false),
+        ("-t none -u none -T auto -U none sh", true),
+        ("-t none -u none -T 80 -U none sh", true),
+        ("-t none -u none -T none -U auto sh", true),
+        ("-t none -u none -T none -U 80 sh", true),
+        ("-t 80 -u none -T none -U none sh", true),
+        ("-t none -u auto -T none -U none sh", true),
+        ("-t 80 -u 80 -T none -U none --no-splice sh", false),
+        ("-t none -u 80 -T none -U none sh", true),
+        ("-t none -u none -T none -U none sh", false),
+        ("-t 80 -u none -U none --no-tcp sh", false),
+        ("-u 80 -t none -T none --no-udp sh", false),
     ];
     for (line, expected) in rows {
         assert_eq!(plan(line).needs_guest_sockets(), expected, "{line}");

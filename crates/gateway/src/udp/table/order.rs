@@ -22,8 +22,10 @@ pub(super) enum Kind {
     OfGuest(Option<PortId>),
     /// Flows that other hosts have opened to a guest, which has not answered yet.
     OfRemotes(Option<PortId>),
-    /// Flows of the clients of all forwards.
+    /// Flows of the host's clients of all forwards.
     Forwarded,
+    /// Those of them that have a socket in the guest's namespace.
+    Spliced,
 }
 
 /// An entry of a flow in the order of use.
@@ -106,9 +108,19 @@ impl Table {
     /// Returns the kind of which a flow must end before one of `kind` is added, or `None` if there is
     /// room. If all guests together have too many, it is that of the guest with the most.
     pub(super) fn full_kind(&self, kind: Kind, share: usize) -> Option<Kind> {
-        let len = self.orders.get(&kind).map_or(0, |order| order.len);
-        if kind == Kind::Forwarded {
-            return (len >= self.bounds.forwarded).then_some(kind);
+        let len_of = |kind| self.orders.get(&kind).map_or(0, |order| order.len);
+        let len = len_of(kind);
+        if matches!(kind, Kind::Forwarded | Kind::Spliced) {
+            let (forwarded, spliced) = (len_of(Kind::Forwarded), len_of(Kind::Spliced));
+            return if kind == Kind::Spliced && spliced >= self.bounds.spliced {
+                Some(kind)
+            } else if forwarded + spliced < self.bounds.forwarded {
+                None
+            } else if spliced > forwarded {
+                Some(Kind::Spliced)
+            } else {
+                Some(Kind::Forwarded)
+            };
         }
         if len >= share {
             return Some(kind);

@@ -38,6 +38,7 @@ fn table(flows: usize, forwarded: usize) -> Table {
         flows,
         sockets: 100,
         forwarded,
+        spliced: forwarded,
     })
 }
 
@@ -330,6 +331,7 @@ async fn sockets_are_bounded_and_the_idlest_flows_end_first() {
         flows: 100,
         sockets: 3,
         forwarded: 1,
+        spliced: 1,
     });
     for guest in [1, 2, 3] {
         add(&mut table, SHARE, guest, "192.0.2.1:5");
@@ -390,4 +392,91 @@ async fn flows_of_other_hosts_neither_keep_a_socket_nor_end_the_guests_flows() {
     assert_eq!((table.len(), table.socket_count()), (2, 1));
     table.remove(&second);
     assert_eq!((table.len(), table.socket_count()), (0, 0));
+}
+
+/// Returns a flow between loopbacks from port `client` of the side of `opener`.
+fn spliced_flow(client: u16, opener: Opener) -> Arc<UdpFlow> {
+    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let (server, client) = (address(9), address(client));
+    let key = FlowKey {
+        guest: if opener == Opener::Guest {
+            client
+        } else {
+            server
+        },
+        remote: if opener == Opener::Guest {
+            server
+        } else {
+            client
+        },
+    };
+    let peer = PeerKey {
+        socket: SharedSocket::Forward(ForwardId(1)),
+        peer: client,
+        asked: Some(server.ip()),
+    };
+    let to = Peer {
+        to: client,
+        from: None,
+    };
+    let socket = || Arc::new(HostUdp::connect(server, &Outbound::default()).unwrap());
+    let flow = UdpFlow::new((key, owner(), opener), socket(), server, Some((peer, to)));
+    Arc::new(flow.spliced_to(socket()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_between_loopbacks_end_no_flow_of_the_guest() {
+    let mut table = Table::new(Bounds {
+        flows: 100,
+        sockets: 3,
+        forwarded: 5,
+        spliced: 3,
+    });
+    for guest in [1, 2, 3] {
+        add(&mut table, SHARE, guest, "192.0.2.1:5");
+    }
+    let of_host = [11, 12, 13, 14].map(|client| spliced_flow(client, Opener::Client));
+    for (n, flow) in of_host.iter().enumerate() {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let replaced = table.insert(flow, Some(task()), SHARE);
+        assert_eq!(replaced, usize::from(n == 3), "{n}");
+    }
+    assert!(of_host[0].is_ended());
+    assert_eq!((table.len(), table.socket_count()), (6, 3));
+    // A client in the guest takes one of the guest's own sockets.
+    let of_guest = spliced_flow(15, Opener::Guest);
+    assert_eq!(table.insert(&of_guest, Some(task()), SHARE), 1);
+    assert_eq!((table.len(), table.socket_count()), (6, 3));
+    table.remove_forward(ForwardId(1), "127.0.0.1:9".parse().unwrap());
+    assert!(of_guest.is_ended() && of_host.iter().all(|flow| flow.is_ended()));
+    assert_eq!((table.len(), table.socket_count()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_of_forwards_have_one_bound_over_the_link_and_between_loopbacks() {
+    let mut table = Table::new(Bounds {
+        flows: 100,
+        sockets: 100,
+        forwarded: 3,
+        spliced: 3,
+    });
+    let spliced = [11, 12].map(|client| spliced_flow(client, Opener::Client));
+    for flow in &spliced {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(table.insert(flow, Some(task()), SHARE), 0);
+    }
+    let over_link = |n: u16| {
+        let (key, host) = (flow(n).key, SocketAddr::from(([127, 0, 0, 1], n)));
+        let socket = Arc::new(HostUdp::connect(host, &Outbound::default()).unwrap());
+        Arc::new(UdpFlow::new(
+            (key, owner(), Opener::Client),
+            socket,
+            host,
+            None,
+        ))
+    };
+    assert_eq!(table.insert(&over_link(1), None, SHARE), 0);
+    assert_eq!(table.insert(&over_link(2), None, SHARE), 1);
+    assert!(spliced[0].is_ended() && !spliced[1].is_ended());
+    assert_eq!(table.len(), 3);
 }

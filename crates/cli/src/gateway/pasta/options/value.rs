@@ -57,12 +57,12 @@ pub(super) fn set_list(list: &mut Vec<IpAddr>, text: &str) -> Result<()> {
 }
 
 /// Parses port specifications of the guest's loopback, which cannot have an interface.
-pub(in crate::gateway) fn parse_guest_ports(text: &str) -> Result<PortSpec> {
+pub(in crate::gateway) fn parse_guest_ports(option: &str, text: &str) -> Result<PortSpec> {
     let spec = text.parse()?;
     if let PortSpec::List(list) = &spec
         && list.interface.is_some()
     {
-        bail!("--tcp-ns {text} names an interface; write an address of the guest, or none");
+        bail!("{option} {text} names an interface; write an address of the guest, or none");
     }
     Ok(spec)
 }
@@ -78,17 +78,6 @@ pub(super) fn check_combination(option: &str, specs: &[PortSpec]) -> Result<()> 
         bail!("{option} auto and {option} all exclude each other; give one of them");
     }
     Ok(())
-}
-
-/// Accepts `none` and `auto`, both of which forward no port.
-pub(in crate::gateway) fn refuse_ports(option: &str, text: &str) -> Result<()> {
-    match text.parse()? {
-        PortSpec::None | PortSpec::Auto => Ok(()),
-        PortSpec::List(_) => bail!(
-            "{option} {text} is not supported; the guest reaches the host's loopback at the \
-             gateway's address, or at that of --map-host-loopback"
-        ),
-    }
 }
 
 pub(super) fn parse_mapped(text: &str) -> Result<Mapped> {
