@@ -275,3 +275,40 @@ fn data_after_shutdown_of_both_directions_is_reset() {
          error = Some(ConnectionReset)",
     );
 }
+
+/// A connection that has ended acknowledges nothing, not even data that came just before its end.
+#[test]
+fn no_ack_follows_the_end() {
+    open().play(
+        "< P. 1:101(100) ack 1
+         << R. 101:101(0) ack 1
+         state = Closed
+         error = Some(ConnectionReset)",
+    );
+    open().play(
+        "< P. 1:101(100) ack 1
+         & close
+         > R. 1:1(0) ack 101
+         state = Closed",
+    );
+}
+
+/// A closed socket gives back the memory of what nobody can read any more, at once.
+#[test]
+fn closing_releases_received_data() {
+    let mut reset = open();
+    reset.play(
+        "< P. 1:10001(10000) ack 1
+         << R. 10001:10001(0) ack 1",
+    );
+    let mut out_of_order = open();
+    out_of_order.play(
+        "< P. 1001:11001(10000) ack 1
+         > . 1:1(0) ack 1 <sack 1001:11001>",
+    );
+    for (mut bench, answer) in [(reset, ""), (out_of_order, "\n> F. 1:1(0) ack 1")] {
+        assert_ne!(bench.mem.pages(), 0);
+        bench.play(&format!("& close{answer}"));
+        assert_eq!(bench.mem.pages(), 0);
+    }
+}
