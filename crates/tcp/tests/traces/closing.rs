@@ -147,7 +147,8 @@ fn unread_data_makes_close_a_reset() {
 
 #[test]
 fn linger_zero_resets() {
-    open().play(
+    let mut bench = open();
+    bench.play(
         "set linger 0
          write 50
          > P. 1:51(50) ack 1
@@ -156,6 +157,7 @@ fn linger_zero_resets() {
          state = Closed
          flushed = false",
     );
+    assert_eq!(bench.mib.abort_on_data, 1);
 }
 
 #[test]
@@ -203,13 +205,33 @@ fn no_ack_follows_the_reset_of_an_orphan() {
 
 #[test]
 fn no_ack_follows_the_reset_of_a_peer_in_closing() {
-    open().play(
+    let mut bench = open();
+    bench.play(
         "close
          > F. 1:1(0) ack 1
          < F. 1:1(0) ack 1
          << R. 2:2(0) ack 1
-         state = Closed
-         +1s",
+         state = Closed",
+    );
+    // Nor is the FIN sent again.
+    assert_eq!(bench.conn.poll_deadline(), None);
+    bench.play("+1s");
+}
+
+/// The minute begins when the application closes a connection that it had only shut down.
+#[test]
+fn closing_in_fin_wait_2_begins_its_timeout() {
+    open().play(
+        "shutdown
+         > F. 1:1(0) ack 1
+         < . 1:1(0) ack 2
+         +300s
+         state = FinWait2
+         close
+         +59s
+         state = FinWait2
+         +1s
+         state = Closed",
     );
 }
 

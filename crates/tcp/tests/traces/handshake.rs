@@ -222,7 +222,8 @@ fn a_wrong_ack_in_syn_received_is_reset() {
 
 #[test]
 fn unreachable_is_hard_while_connecting_and_soft_afterwards() {
-    Bench::connecting(&plain()).play(
+    let mut connecting = Bench::connecting(&plain());
+    connecting.play(
         "> S 0:0(0)
          unreachable 77
          state = SynSent
@@ -230,6 +231,7 @@ fn unreachable_is_hard_while_connecting_and_soft_afterwards() {
          state = Closed
          write 1 = HostUnreachable",
     );
+    assert_eq!(connecting.mib.attempt_fails, 1);
     Bench::established(&plain()).play(
         "write 1
          > P. 1:2(1) ack 1

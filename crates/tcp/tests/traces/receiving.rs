@@ -369,3 +369,20 @@ fn a_fin_inside_received_data_is_ignored() {
          > . 1:1(0) ack 4702",
     );
 }
+
+/// `SO_RCVLOWAT` is the number of bytes that suffice.
+#[test]
+fn a_reader_is_woken_by_exactly_the_low_water_mark() {
+    Bench::established(&Setup::default()).play(
+        "set rcvlowat 1000
+         readable = false
+         < P. 1:1000(999) ack 1
+         > . 1:1(0) ack 1000
+         wakes =
+         readable = false
+         < P. 1000:1001(1) ack 1
+         > . 1:1(0) ack 1001
+         wakes = read
+         readable = true",
+    );
+}

@@ -158,3 +158,17 @@ fn a_writer_is_woken_when_exactly_a_third_of_the_buffer_is_free() {
         half - 1
     ));
 }
+
+/// RFC 9293 3.8.6.2.1: against a peer with a tiny window a segment has at most half of the largest window that
+/// it has offered, so that two of them are in flight.
+#[test]
+fn segments_grow_with_the_largest_window_of_the_peer() {
+    let mut bench = Bench::established(&Setup {
+        wscale: None,
+        peer_window: 1000,
+        ..Setup::default()
+    });
+    assert_eq!(bench.info().tcpi_snd_mss, 500);
+    bench.play("< . 1:1(0) ack 1 win 65535");
+    assert_eq!(bench.info().tcpi_snd_mss, 1460);
+}

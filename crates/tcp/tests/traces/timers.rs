@@ -245,3 +245,39 @@ fn the_default_number_of_keepalive_probes_is_bounded() {
     bench.play("state = Closed");
     assert_eq!(bench.mib.keep_alive, 127);
 }
+
+/// RFC 5482: the user timeout also bounds how long a peer may keep its window closed, from when data waits for
+/// it, though it answers each probe.
+#[test]
+fn the_user_timeout_bounds_a_closed_window() {
+    for idle_s in [0, 100] {
+        let mut bench = open();
+        bench.play(&format!(
+            "write 1460
+             > P. 1:1461(1460) ack 1
+             < . 1:1(0) ack 1461 win 0
+             +{idle_s}s
+             set user_timeout 5
+             write 100"
+        ));
+        for _ in 0..100 {
+            if bench.run_next_timer() && bench.next_out().is_some() {
+                bench.play("< . 1:1(0) ack 1461 win 0");
+            }
+        }
+        bench.play("state = Closed\nerror = Some(TimedOut)");
+        assert_eq!(bench.elapsed_s(), idle_s + 5);
+    }
+}
+
+/// `TCP_USER_TIMEOUT` replaces `tcp_retries2`, also where it is longer (tcp(7)).
+#[test]
+fn a_long_user_timeout_outlasts_the_retries() {
+    let mut bench = open();
+    bench.play("set user_timeout 2000\nwrite 10\n> P. 1:11(10) ack 1");
+    while bench.run_next_timer() {
+        bench.next_out();
+    }
+    bench.play("error = Some(TimedOut)");
+    assert_eq!(bench.elapsed_s(), 2000);
+}
