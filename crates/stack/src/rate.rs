@@ -251,6 +251,16 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_of_zero_allows_nothing() {
+        let rate = RateLimit {
+            per_second: 1000,
+            burst: 0,
+        };
+        let later = Instant::ZERO + Nanos::from_secs(10);
+        assert!(!TokenBucket::default().has_token(later, rate));
+    }
+
+    #[test]
     fn the_debt_of_a_charged_bucket_is_at_most_one_second() {
         let rate = RateLimit {
             per_second: 1000,

@@ -51,9 +51,65 @@ fn orderly_close(net: &mut Net, client: TcpId, server: TcpId) {
     assert_eq!(net.hosts[1].tcp_socket_count(), 0);
     assert_eq!(net.counter(0, "TcpExtTW"), 1);
     assert_eq!(net.counter(1, "TcpExtTW"), 0);
+    let [of_client, of_server] = [0, 1].map(|host| net.hosts[host].sockstat());
+    assert_eq!((of_client.inuse, of_client.tw), (0, 1));
+    for stat in [of_client, of_server] {
+        assert_eq!((stat.orphan, stat.mem), (0, 0));
+    }
     assert!(net.hosts[0].poll_deadline().is_some());
     net.run_for(Nanos::from_secs(61));
     assert_eq!(net.hosts[0].tcp_time_wait_count(), 0);
+}
+
+/// Nothing of a connection that has ended is in the way of the next one with its addresses.
+#[test]
+fn the_addresses_of_an_ended_connection_are_free() {
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    let to = format!("{}:80", V4[1]);
+    let listener = net.listen(1, &to);
+    let local = format!("{}:4000", V4[0]).parse().unwrap();
+    for is_reset in [true, true, false, true] {
+        let now = net.now;
+        let client = net.hosts[0].tcp_connect(now, Some(local), to.parse().unwrap());
+        let client = client.unwrap();
+        let second = net.hosts[0].tcp_connect(now, Some(local), to.parse().unwrap());
+        assert_eq!(second, Err(StackError::AddressInUse(local)));
+        net.run_for(Nanos::from_millis(10));
+        let server = net.hosts[1].listener(listener).accept().unwrap().unwrap();
+        let now = net.now;
+        if is_reset {
+            net.hosts[0].tcp(client).abort(now);
+        } else {
+            net.hosts[0].tcp(client).close(now);
+        }
+        net.run_for(Nanos::from_millis(10));
+        let now = net.now;
+        net.hosts[1].tcp(server.id).close(now);
+        net.run_for(Nanos::from_secs(61));
+        for host in &net.hosts {
+            assert_eq!(
+                (host.tcp_socket_count(), host.tcp_time_wait_count()),
+                (0, 0)
+            );
+        }
+    }
+}
+
+/// RFC 1122 4.2.3.10: a connection has one host at its other end.
+#[test]
+fn no_connection_to_a_group_or_broadcast_address() {
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    let now = net.now;
+    for to in [
+        "10.0.0.255:80",
+        "255.255.255.255:80",
+        "224.0.0.1:80",
+        "[ff02::1]:80",
+    ] {
+        let to: std::net::SocketAddr = to.parse().unwrap();
+        let refused = net.hosts[0].tcp_connect(now, None, to);
+        assert_eq!(refused, Err(StackError::NoRoute(to.ip())));
+    }
 }
 
 #[test]

@@ -173,7 +173,7 @@ impl FastopenState {
     fn is_disabled(&self, now: Instant, first_span_s: u32) -> bool {
         let doublings = self.disable_count.saturating_sub(1).min(MAX_DOUBLINGS);
         let span = Nanos::from_secs(u64::from(first_span_s) << doublings);
-        first_span_s > 0 && self.disable_count > 0 && now < self.disabled_at + span
+        self.disable_count > 0 && now < self.disabled_at + span
     }
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
 use fullsend_offload::{Chain, Slice};
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_wire::{Rng, Seed};
 
 use super::socket::RCVBUF;
@@ -329,6 +329,47 @@ fn too_big_is_accepted_only_for_sent_datagrams() {
     assert!(believed(&mut rig));
     rig.udp.socket_mut(id).unwrap().connect(None);
     assert!(!believed(&mut rig));
+}
+
+/// As on Linux: without path MTU discovery a socket does not learn that a datagram was too big, except for an
+/// IPv6 socket that keeps errors.
+#[test]
+fn too_big_is_not_reported_without_path_mtu_discovery() {
+    let (v4, v6) = (("10.0.0.1:5", "10.0.0.8:1"), ("[fd00::1]:5", "[fd00::8]:1"));
+    for ((local, peer), keeps, mtu_discover, is_reported) in [
+        (v4, false, MtuDiscover::Want, true),
+        (v4, false, MtuDiscover::Dont, false),
+        (v4, true, MtuDiscover::Dont, false),
+        (v6, false, MtuDiscover::Want, true),
+        (v6, false, MtuDiscover::Dont, false),
+        (v6, true, MtuDiscover::Dont, true),
+    ] {
+        let mut rig = Rig::new();
+        let id = rig.bind(local);
+        let (local, peer) = (at(local), at(peer));
+        let socket = rig.udp.socket_mut(id).unwrap();
+        socket.connect(Some((local.ip(), peer)));
+        socket.keep_errors(keeps);
+        socket.set_ip(IpSettings {
+            mtu_discover,
+            ..socket.ip()
+        });
+        socket.set_v6_mtu_discover(mtu_discover);
+        let data = Slice::copied_from(&[0; 4000]);
+        rig.udp.output(id, local, peer, one(data)).unwrap();
+        let about = UdpError {
+            error: TcpError::MessageTooLong,
+            is_local: false,
+            kind: (3, 4),
+            mtu: 1300,
+            offender: peer.ip(),
+            to: peer,
+            payload: Vec::new(),
+        };
+        rig.udp.icmp(local, &about, &mut rig.wakers);
+        let socket = rig.udp.socket_mut(id).unwrap();
+        assert_eq!(socket.has_error(), is_reported, "{peer} {mtu_discover:?}");
+    }
 }
 
 #[test]

@@ -213,3 +213,24 @@ fn the_number_of_groups_and_of_records_is_bounded() {
     assert_eq!(lens.iter().sum::<usize>(), MAX_GROUPS - 1);
     assert!(lens.iter().all(|len| *len <= MAX_RECORDS), "{lens:?}");
 }
+
+/// RFC 3376 5.2: an answer that waits is not sent any more about a group that was left.
+#[test]
+fn a_group_that_was_left_is_not_reported_in_answer_to_a_query() {
+    let mut rig = Rig::new();
+    for n in 0..32 {
+        rig.join(v4(n));
+    }
+    rig.run(Nanos::from_secs(2));
+    for n in 0..32 {
+        rig.query(3, false, Some(v4(n)));
+        assert_eq!(rig.leave(v4(n)), [records(RecordKind::Left, &[v4(n)])]);
+    }
+    for report in rig.run(Nanos::from_secs(20)) {
+        let Report::Records { records, .. } = report else {
+            panic!("{report:?}");
+        };
+        assert!(records.iter().all(|(kind, _)| *kind == RecordKind::Left));
+    }
+    assert!(rig.multicast.groups.is_empty());
+}

@@ -279,6 +279,27 @@ fn a_neighbour_that_moved_is_followed() {
     assert_eq!(rig.send(1, "10.0.0.2"), ["02:00:00:00:00:03 packet 1"]);
 }
 
+/// RFC 4861 7.3.3: only an answer to us shows that a neighbour is reachable, not a new address of its.
+#[test]
+fn a_reachable_neighbour_that_moved_is_probed_after_its_next_use() {
+    let mut rig = Rig::new();
+    rig.send(1, "10.0.0.2");
+    rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
+    // Its own request, with the address that is known, changes nothing.
+    let answer = "02:00:00:00:00:02 10.0.0.1 is here, 10.0.0.2";
+    assert_eq!(rig.arp(Request, ("10.0.0.2", THEIRS), "10.0.0.1"), [answer]);
+    assert_eq!(
+        rig.arp(Request, ("10.0.0.2", OTHER), "10.0.0.2"),
+        ["changed"]
+    );
+    rig.send(2, "10.0.0.2");
+    // The old solicitation's time, then the delay.
+    assert_eq!(rig.wait(), (1000, Vec::new()));
+    let (ms, probe) = rig.wait();
+    assert_eq!((ms, probe.len()), (4000, 1));
+    assert!(probe[0].starts_with("02:00:00:00:00:03"), "{probe:?}");
+}
+
 #[test]
 fn multicast_needs_no_resolution() {
     let mut rig = Rig::new();
@@ -403,6 +424,32 @@ fn duplicate_detection() {
     assert_eq!(rig.neighbours.deadline(), Instant::FAR_FUTURE);
 }
 
+/// Only the address that another host has is not used.
+#[test]
+fn a_duplicate_does_not_end_the_detection_of_other_addresses() {
+    let mut rig = Rig::new();
+    let mut out = NeighbourActions::default();
+    for n in 5..8 {
+        let candidate = (ip6(&format!("fd00::{n}")), [n; 6]);
+        rig.neighbours.start_dad(rig.now, candidate, &mut out);
+    }
+    let advert = NdpRepr::NeighbourAdvert {
+        target: ip6("fd00::6"),
+        router: false,
+        solicited: false,
+        override_cache: true,
+        target_mac: Some(THEIRS),
+    };
+    assert_eq!(
+        rig.ndp("fd00::6", "ff02::1", 255, advert),
+        ["fd00::6 Duplicate"]
+    );
+    let (ms, mut unique) = rig.wait();
+    unique.sort();
+    assert_eq!(ms, 1000);
+    assert_eq!(unique, ["fd00::5 Unique", "fd00::7 Unique"]);
+}
+
 /// As with Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth replaces the oldest.
 /// A packet that exceeds the limit alone is kept alone.
 #[test]
@@ -512,4 +559,16 @@ fn tables_and_queues_are_bounded() {
         solicited_node(ip6("fe80::aabb:ccdd")),
         ip6("ff02::1:ffbb:ccdd")
     );
+}
+
+/// Entries of one time are as old as each other: some of them make room.
+#[test]
+fn a_flood_of_one_instant_is_bounded() {
+    let mut rig = Rig::new();
+    for n in 0..2 * MAX_ENTRIES {
+        let sender = format!("10.1.{}.{}", n >> 8, n & 0xff);
+        rig.arp(Request, (&sender, THEIRS), "10.0.0.1");
+    }
+    let len = rig.neighbours.entries.len();
+    assert!(len > MAX_ENTRIES * 9 / 10 && len <= MAX_ENTRIES, "{len}");
 }

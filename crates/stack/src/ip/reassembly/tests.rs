@@ -8,7 +8,7 @@ use fullsend_wire::numbers::protocol;
 use fullsend_wire::{Instant, Nanos};
 use proptest::prelude::*;
 
-use super::{MAX_BYTES, MAX_PACKETS, MAX_PER_SOURCE, Reassembled, Reassembly};
+use super::{MAX_BYTES, MAX_FRAGMENTS, MAX_PACKETS, MAX_PER_SOURCE, Reassembled, Reassembly};
 
 const T0: Instant = Instant::from_nanos(7);
 
@@ -247,4 +247,27 @@ fn one_source_does_not_crowd_out_the_others() {
     assert_eq!(r.partials.len(), 1 + MAX_PER_SOURCE);
     let rest = v4_from(7, 1, 8, 8, false);
     assert!(reassembled(r.input(T0, rest)).is_some());
+}
+
+/// RFC 8200 4.5: an exact duplicate is no overlap, also one of the last fragment.
+#[test]
+fn a_duplicate_of_the_last_fragment_is_dropped_alone() {
+    let mut reassembly = Reassembly::default();
+    for _ in 0..2 {
+        assert_eq!(reassembled(reassembly.input(T0, v4(1, 8, 5, false))), None);
+    }
+    assert!(reassembled(reassembly.input(T0, v4(1, 0, 8, true))).is_some());
+    assert_eq!((reassembly.v4.oks, reassembly.v4.fails), (1, 0));
+}
+
+#[test]
+fn the_number_of_fragments_of_a_packet_is_bounded() {
+    let mut reassembly = Reassembly::default();
+    for n in 1..=MAX_FRAGMENTS {
+        reassembly.input(T0, v4(1, 8 * n, 8, true));
+    }
+    assert_eq!((reassembly.partials.len(), reassembly.v4.fails), (1, 0));
+    reassembly.input(T0, v4(1, 8 * (MAX_FRAGMENTS + 1), 8, true));
+    assert_eq!((reassembly.partials.len(), reassembly.v4.fails), (0, 1));
+    assert_eq!(reassembly.bytes, 0);
 }
