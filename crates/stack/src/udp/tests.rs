@@ -331,8 +331,8 @@ fn too_big_is_accepted_only_for_sent_datagrams() {
     assert!(!believed(&mut rig));
 }
 
-/// As on Linux: without path MTU discovery a socket does not learn that a datagram was too big, except for an
-/// IPv6 socket that keeps errors.
+/// As on Linux: without path MTU discovery a socket does not learn that a datagram was too big, except
+/// for an IPv6 socket that keeps errors.
 #[test]
 fn too_big_is_not_reported_without_path_mtu_discovery() {
     let (v4, v6) = (("10.0.0.1:5", "10.0.0.8:1"), ("[fd00::1]:5", "[fd00::8]:1"));

@@ -159,8 +159,8 @@ fn a_writer_is_woken_when_exactly_a_third_of_the_buffer_is_free() {
     ));
 }
 
-/// RFC 9293 3.8.6.2.1: against a peer with a tiny window a segment has at most half of the largest window that
-/// it has offered, so that two of them are in flight.
+/// RFC 9293 3.8.6.2.1: for a peer with a tiny window a segment has at most half of the largest window
+/// that it has offered, so that two of them are in flight.
 #[test]
 fn segments_grow_with_the_largest_window_of_the_peer() {
     let mut bench = Bench::established(&Setup {

@@ -246,8 +246,8 @@ fn the_default_number_of_keepalive_probes_is_bounded() {
     assert_eq!(bench.mib.keep_alive, 127);
 }
 
-/// RFC 5482: the user timeout also bounds how long a peer may keep its window closed, from when data waits for
-/// it, though it answers each probe.
+/// RFC 5482: the user timeout also bounds how long a peer may keep its window closed, from when data
+/// waits for it, though it answers each probe.
 #[test]
 fn the_user_timeout_bounds_a_closed_window() {
     for idle_s in [0, 100] {
