@@ -20,6 +20,8 @@ use crate::pair::{PairState, Pairs};
 /// The network card as the connected monitor has set it up.
 pub(crate) struct Backend {
     pairs: Arc<Pairs>,
+    /// Whether the program permits the handler of missing pages.
+    handles_sigbus: bool,
     /// Whether the monitor has accepted `REPLY_ACK`.
     replies: bool,
     memory: Option<Arc<Memory>>,
@@ -31,9 +33,10 @@ pub(crate) struct Backend {
 
 impl Backend {
     /// Returns a card that no monitor has set up yet.
-    pub(crate) fn new(pairs: Arc<Pairs>) -> Self {
+    pub(crate) fn new(pairs: Arc<Pairs>, handles_sigbus: bool) -> Self {
         Self {
             pairs,
+            handles_sigbus,
             replies: false,
             memory: None,
             has_read_queues: false,
@@ -111,7 +114,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         // If this fails, the rings must not continue with addresses of the old memory.
         self.memory = None;
         self.pairs.change_all(|pair| pair.set_memory(None));
-        let memory = Arc::new(Memory::map(regions, files)?);
+        let memory = Arc::new(Memory::map(regions, files, self.handles_sigbus)?);
         self.pairs
             .change_all(|pair| pair.set_memory(Some(memory.clone())));
         self.memory = Some(memory);

@@ -10,6 +10,7 @@ use fullsend_offload::Pool;
 
 use crate::control::{Callback, Control, SOURCE};
 use crate::device::VhostUser;
+use crate::fault;
 use crate::pair::Pairs;
 use crate::source::Source;
 
@@ -36,6 +37,7 @@ pub struct VhostUserBuilder {
     mtu: u32,
     pool: Option<Pool>,
     on_disconnect: Option<Callback>,
+    handles_sigbus: bool,
 }
 
 impl VhostUserBuilder {
@@ -45,6 +47,7 @@ impl VhostUserBuilder {
             mtu: 1500,
             pool: None,
             on_disconnect: None,
+            handles_sigbus: false,
         }
     }
 
@@ -69,6 +72,27 @@ impl VhostUserBuilder {
     #[must_use]
     pub fn on_disconnect(mut self, callback: impl FnMut() + Send + 'static) -> Self {
         self.on_disconnect = Some(Box::new(callback));
+        self
+    }
+
+    /// Permits the device to install a handler of `SIGBUS`, **for the whole process**, when it is opened; and to
+    /// accept memory in files that the monitor can shorten.
+    ///
+    /// Without it, the process installs none, and the device closes the connection of a monitor whose memory
+    /// cannot be sealed: a memfd without `MFD_ALLOW_SEALING`, and each other file. Such memory would let the
+    /// monitor end the process, as an access to a page that is gone is a `SIGBUS`. Sealed memory still has
+    /// this effect if the system has no page left, e.g. where `vm.overcommit_memory` is 2, or a page is damaged.
+    ///
+    /// With it, such an access ends that guest alone (`memory_faults`). The handler keeps 16 MiB of address
+    /// space, which count as promised memory, for that. It passes any other `SIGBUS` on to the handler that was there when
+    /// it was installed, with that one's mask and flags. It stays until the process ends. Therefore a program
+    ///
+    /// - installs handlers of its own before it opens the first such device, or passes the signal on in the
+    ///   same way in those that it installs later;
+    /// - blocks the signal in no thread that drives such a device: the kernel would end the process.
+    #[must_use]
+    pub fn handle_sigbus(mut self) -> Self {
+        self.handles_sigbus = true;
         self
     }
 
@@ -111,7 +135,8 @@ impl VhostUserBuilder {
     /// # Errors
     /// `InvalidInput` if the MTU is not between 68 and 65,535 bytes, the number of pairs is not between 1
     /// and 64, or the path is too long for a socket; `AddrInUse` if a process listens at the path, or it is
-    /// another file; errors of the operating system.
+    /// another file; errors of the operating system, also of the handler of
+    /// [`handle_sigbus`](Self::handle_sigbus).
     pub fn open_queues(self, pairs: usize) -> io::Result<Vec<VhostUser>> {
         let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if !MTU_RANGE.contains(&self.mtu) {
@@ -124,6 +149,9 @@ impl VhostUserBuilder {
             return invalid(format!(
                 "{pairs} is not a number of pairs of queues; choose 1 to {MAX_PAIRS}"
             ));
+        }
+        if self.handles_sigbus {
+            fault::install()?;
         }
         let pairs = Arc::new(Pairs::new(pairs)?);
         // The first pair's epoll is used.
@@ -140,7 +168,12 @@ impl VhostUserBuilder {
                 is_outlived,
             },
         };
-        let mut control = Control::new(pairs.clone(), source, self.on_disconnect);
+        let mut control = Control::new(
+            pairs.clone(),
+            source,
+            self.on_disconnect,
+            self.handles_sigbus,
+        );
         control.connect()?;
         let mut control = Some(control);
         let pool = self.pool.unwrap_or_else(|| Pool::new(POOL_BYTES));

@@ -35,9 +35,14 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(pairs: Arc<Pairs>, source: Source, on_disconnect: Option<Callback>) -> Self {
+    pub(crate) fn new(
+        pairs: Arc<Pairs>,
+        source: Source,
+        on_disconnect: Option<Callback>,
+        handles_sigbus: bool,
+    ) -> Self {
         Self {
-            backend: Arc::new(Mutex::new(Backend::new(pairs.clone()))),
+            backend: Arc::new(Mutex::new(Backend::new(pairs.clone(), handles_sigbus))),
             pairs,
             source,
             on_disconnect,

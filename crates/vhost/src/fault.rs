@@ -2,7 +2,7 @@
 //!
 //! The file behind the memory can become shorter after it was mapped, its file system can be full, and a
 //! page can be damaged. The kernel reports an access to such a page with SIGBUS, which by default ends
-//! the process with all its other guests. The handler here replaces the whole mapping with empty memory,
+//! the process with all its other guests. The handler here replaces the whole mapping with other memory,
 //! so that the access continues, and records that the memory is lost. The device checks this record after
 //! each use of the memory, and ends only its guest.
 //!
@@ -10,7 +10,12 @@
 //! before the record is checked: a mapping for each of them could exceed the process's limit
 //! (`vm.max_map_count`).
 //!
-//! SIGBUS at other addresses, and SIGBUS sent by a process, goes to the previous handler.
+//! The other memory is the same small block for all guests, again and again, which the system has promised when
+//! the handler was installed: as much new memory as a guest has is refused where `vm.overcommit_memory` is 2.
+//!
+//! SIGBUS at other addresses, and SIGBUS sent by a process, goes to the previous handler, as if the kernel had
+//! called that: with its mask, and on its stack. A program must permit the handler, as another one that it
+//! installs later replaces this one.
 #![allow(
     unsafe_code,
     reason = "a signal handler, and mmap in the place of a mapping"
@@ -38,6 +43,18 @@ static FIRST: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 /// The previous handler of SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
+/// Whether the previous handler has been called that was installed for one call only (`SA_RESETHAND`).
+static IS_PREVIOUS_RESET: AtomicBool = AtomicBool::new(false);
+
+/// The block that replaces the memory of guests, [`REPLACEMENT`] bytes; null before the handler is installed.
+static BLOCK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// The size of [`BLOCK`]: at 64 guests with 1 GiB each, a sixteenth of the mappings that a process may have.
+const REPLACEMENT: usize = 16 << 20;
+
+/// Most blocks in the place of one mapping. Other threads need mappings, too.
+const MAX_BLOCKS: usize = 1024;
+
 /// The size of a page of this machine.
 static PAGE: AtomicUsize = AtomicUsize::new(SMALLEST_PAGE);
 
@@ -46,22 +63,18 @@ static PAGE: AtomicUsize = AtomicUsize::new(SMALLEST_PAGE);
 pub(crate) struct MappedRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
-    /// The size of the mapping's huge pages, which can only be replaced whole; 0 if it has none.
-    pub(crate) huge_page: usize,
 }
 
 #[derive(Default)]
 struct Range {
     start: AtomicUsize,
     len: AtomicUsize,
-    huge_page: AtomicUsize,
 }
 
 /// A consistent copy of a range, read by the handler.
 struct Mapping {
     start: usize,
-    end: usize,
-    huge_page: usize,
+    len: usize,
 }
 
 /// The mappings of one memory.
@@ -81,7 +94,7 @@ unsafe impl Sync for Entry {}
 pub(crate) struct Guarded(&'static Entry);
 
 impl Guarded {
-    /// Guards at most [`MAX_RANGES`] mappings.
+    /// Guards at most [`MAX_RANGES`] mappings, if the handler is [installed](install).
     ///
     /// # Safety
     /// The ranges must be whole mappings of files. Until the returned value is dropped they must stay
@@ -91,7 +104,6 @@ impl Guarded {
         if ranges.len() > MAX_RANGES {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        install()?;
         let entry = unused_entry();
         entry.is_lost.store(false, Relaxed);
         entry.change(ranges);
@@ -128,9 +140,6 @@ impl Entry {
                 .start
                 .store(new.map_or(0, |new| new.start as usize), Relaxed);
             range.len.store(new.map_or(0, |new| new.len), Relaxed);
-            range
-                .huge_page
-                .store(new.map_or(0, |new| new.huge_page), Relaxed);
         }
         self.sequence.store(sequence.wrapping_add(2), Release);
     }
@@ -143,11 +152,9 @@ impl Entry {
             address.wrapping_sub(range.start.load(Relaxed)) < range.len.load(Relaxed)
         };
         let range = self.ranges.iter().find(contains)?;
-        let start = range.start.load(Relaxed);
         let found = Mapping {
-            start,
-            end: start.wrapping_add(range.len.load(Relaxed)),
-            huge_page: range.huge_page.load(Relaxed),
+            start: range.start.load(Relaxed),
+            len: range.len.load(Relaxed),
         };
         fence(Acquire);
         let is_stable = sequence.is_multiple_of(2) && self.sequence.load(Relaxed) == sequence;
@@ -184,14 +191,17 @@ fn unused_entry() -> &'static Entry {
     }
 }
 
-/// Installs the handler, unless it is installed.
-fn install() -> io::Result<()> {
+/// Installs the handler for the whole process, unless it is installed.
+pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: parking_lot::Mutex<bool> = parking_lot::Mutex::new(false);
     let mut installed = INSTALLED.lock();
     if *installed {
         return Ok(());
     }
     PAGE.store(rustix::param::page_size(), Relaxed);
+    if BLOCK.load(Relaxed).is_null() {
+        BLOCK.store(promised_block()?, Relaxed);
+    }
     // SAFETY: all fields of the structure may be 0.
     let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: the pointers are null or valid for a structure.
@@ -199,13 +209,21 @@ fn install() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     PREVIOUS.get_or_init(|| previous);
-    // SAFETY: as above.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // The kernel calls this handler as it would call the previous one. Threads of programs in some languages
+    // have no other stack than the alternate one for a handler.
+    let mut action = previous;
+    let kept = libc::SA_NODEFER | libc::SA_RESTART;
+    let is_default = matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    let stack = if is_default {
+        libc::SA_ONSTACK
+    } else {
+        previous.sa_flags & libc::SA_ONSTACK
+    };
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
     action.sa_sigaction = handler as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    action.sa_flags = libc::SA_SIGINFO | stack | previous.sa_flags & kept;
     // SAFETY: the pointers are valid for structures or null. The handler uses only operations that a
-    // signal handler may use: atomic operations on lock-free types, `mmap`, `sigaction` and `raise`,
+    // signal handler may use: atomic operations on lock-free types, `mmap`, `mremap`, `sigaction` and `raise`,
     // which are system calls.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
@@ -214,28 +232,41 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
+/// Returns shared memory of [`REPLACEMENT`] bytes, which has no page yet and can have all of them.
+fn promised_block() -> io::Result<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: the kernel chooses a free place.
+    let at = unsafe { libc::mmap(null_mut(), REPLACEMENT, protection, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(at)
+}
+
 /// Handles SIGBUS.
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: with `SA_SIGINFO` the kernel passes a valid structure.
     let code = unsafe { (*info).si_code };
     let is_missing_page = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     // SAFETY: only the kernel sends these codes, with the address of the access.
-    if is_missing_page && replace_mapping(unsafe { (*info).si_addr() } as usize) {
+    if is_missing_page && replace_mapping(unsafe { (*info).si_addr() } as usize, code) {
         return;
     }
     // SAFETY: the arguments are those of the handler.
     unsafe { call_previous(signal, info, context, code) };
 }
 
-/// Replaces the mapping that contains `address` with empty memory, if it belongs to a guest's memory.
+/// Replaces the mapping that contains `address` with other memory, if it belongs to a guest's memory.
 /// Returns whether it did.
-fn replace_mapping(address: usize) -> bool {
+fn replace_mapping(address: usize, code: c_int) -> bool {
     let mut next = FIRST.load(Acquire);
     // SAFETY: pointers in the list are null or to entries that are never freed.
     while let Some(entry) = unsafe { next.as_ref() } {
         if let Some(mapping) = entry.find(address) {
             entry.is_lost.store(true, Relaxed);
-            return mapping.replace(address);
+            // The damaged page can be one of the block.
+            return mapping.replace(code == libc::BUS_MCEERR_AR);
         }
         next = entry.next.cast_mut();
     }
@@ -243,49 +274,52 @@ fn replace_mapping(address: usize) -> bool {
 }
 
 impl Mapping {
-    /// Replaces the mapping with empty memory, or only the page at `address` if the system does not allow
-    /// the process that much memory (`vm.overcommit_memory` is 2).
-    fn replace(&self, address: usize) -> bool {
+    /// Replaces the mapping with the block, as often as it fits; or with empty memory, if a page is damaged, or
+    /// these are too many mappings.
+    fn replace(&self, is_damaged: bool) -> bool {
         // The kernel has mapped whole pages.
         let page = PAGE.load(Relaxed);
-        let end = self.end.next_multiple_of(page);
-        map_empty(self.start, end.wrapping_sub(self.start))
-            || [page, self.huge_page]
-                .into_iter()
-                .any(|size| self.map_empty(address, size))
-    }
-
-    /// Replaces the `size` bytes that contain `address` with empty memory, if they belong to the mapping.
-    /// `size` is the size of a page, or 0.
-    fn map_empty(&self, address: usize, size: usize) -> bool {
-        if !size.is_power_of_two() {
-            return false;
-        }
-        let first = address & !(size - 1);
-        // The kernel maps whole pages.
-        let page = PAGE.load(Relaxed);
-        let is_inside = first >= self.start
-            && first
-                .checked_add(size)
-                .is_some_and(|end| end <= self.end.next_multiple_of(page));
-        is_inside && map_empty(first, size)
+        let len = self.len.next_multiple_of(page);
+        // SAFETY: `__errno_location` returns a pointer to the thread's own variable.
+        let errno = unsafe { *libc::__errno_location() };
+        let has_block = !is_damaged && map_block(self.start, len);
+        let replaced = has_block || map_empty(self.start, len);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        replaced
     }
 }
 
+/// Replaces pages of a mapping with the block, as often as it fits.
+fn map_block(first: usize, len: usize) -> bool {
+    let block = BLOCK.load(Relaxed);
+    if block.is_null() || len > MAX_BLOCKS * REPLACEMENT {
+        return false;
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let map = |offset: usize, len: usize| {
+        let at = std::ptr::with_exposed_provenance_mut::<c_void>(first.wrapping_add(offset));
+        // SAFETY: the pages belong to a mapping that the caller of `Guarded::new` gave, as its entry has verified.
+        // The accessing thread keeps it mapped. Its bytes may change at any time. The block is a shared
+        // mapping, of which a length of 0 makes a second one.
+        unsafe { libc::mremap(block, 0, len, flags, at) != libc::MAP_FAILED }
+    };
+    // First all pages at once, as huge ones cannot be replaced in part. Those after the block's end are missing
+    // again, until they are replaced, too.
+    map(0, len)
+        && (REPLACEMENT..len)
+            .step_by(REPLACEMENT)
+            .all(|offset| map(offset, REPLACEMENT.min(len - offset)))
+}
+
 /// Replaces pages of a mapping with empty memory.
-fn map_empty(first: usize, size: usize) -> bool {
+fn map_empty(first: usize, len: usize) -> bool {
     let at = std::ptr::with_exposed_provenance_mut(first);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // The memory is shared, because a written page of private memory may become a huge page.
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: `__errno_location` returns a pointer to the thread's own variable.
-    let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the pages belong to a mapping that the caller of `Guarded::new` gave, as its entry or
-    // `Mapping::map_empty` has verified. The accessing thread keeps it mapped. Its bytes may change at
-    // any time.
-    let mapped = unsafe { libc::mmap(at, size, protection, flags, -1, 0) };
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    // SAFETY: as in `map_block`.
+    let mapped = unsafe { libc::mmap(at, len, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
@@ -300,7 +334,12 @@ unsafe fn call_previous(
     code: c_int,
 ) {
     let previous = PREVIOUS.get();
-    let action = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
+    let is_once = previous.is_some_and(|previous| previous.sa_flags & libc::SA_RESETHAND != 0);
+    let action = if is_once && IS_PREVIOUS_RESET.swap(true, Relaxed) {
+        libc::SIG_DFL
+    } else {
+        previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction)
+    };
     // `BUS_MCEERR_AO` reports a damaged page that was not accessed.
     let is_fault = code > 0 && code != libc::BUS_MCEERR_AO;
     match (action, previous) {
@@ -360,11 +399,10 @@ mod tests {
     }
 
     fn guard(ranges: &[(*mut u8, usize)]) -> Guarded {
-        let ranges = ranges.iter().map(|&(start, len)| MappedRange {
-            start,
-            len,
-            huge_page: 0,
-        });
+        install().unwrap();
+        let ranges = ranges
+            .iter()
+            .map(|&(start, len)| MappedRange { start, len });
         // SAFETY: the ranges are whole mappings, which stay until the process ends, without any value.
         unsafe { Guarded::new(&ranges.collect::<Vec<_>>()) }.unwrap()
     }
@@ -380,7 +418,7 @@ mod tests {
         let ranges = [(map_nothing(3 * page), 3 * page), (map_nothing(100), 100)];
         let (memory, other) = (guard(&ranges), guard(&[(map_nothing(page), page)]));
         assert!(!memory.is_lost() && !other.is_lost());
-        assert_eq!(read(ranges[0].0.wrapping_add(2 * page + 5)), 0);
+        read(ranges[0].0.wrapping_add(2 * page + 5));
         assert!(memory.is_lost() && !other.is_lost());
         drop(memory);
         // The entry is used again.
@@ -388,7 +426,6 @@ mod tests {
         assert!(!memory.is_lost());
         // SAFETY: the address is mapped.
         unsafe { ranges[1].0.write_volatile(7) };
-        assert_eq!(read(ranges[1].0), 7);
         assert!(memory.is_lost() && !other.is_lost());
     }
 
@@ -403,31 +440,33 @@ mod tests {
             .count()
     }
 
-    /// The number of a process's mappings is limited, and the guest chooses the pages.
+    /// The number of a process's mappings is limited, and the guest chooses the pages. The memory of the process
+    /// is limited, too: the pages of all guests that lose their memory are those of one block.
     #[test]
-    fn many_missing_pages_cause_one_mapping() {
+    fn many_missing_pages_cause_few_mappings_and_no_new_memory() {
         let page = rustix::param::page_size();
-        let len = 200 * page;
-        let at = map_nothing(len);
-        let memory = guard(&[(at, len)]);
+        let len = 2 * REPLACEMENT + 200 * page;
+        let (at, other) = (map_nothing(len), map_nothing(page));
+        let (memory, _other) = (guard(&[(at, len)]), guard(&[(other, page)]));
         for offset in (page..len).step_by(2 * page) {
-            assert_eq!(read(at.wrapping_add(offset)), 0);
+            read(at.wrapping_add(offset));
         }
         assert!(memory.is_lost());
-        assert_eq!(mappings_in(at, len), 1);
+        assert_eq!(mappings_in(at, len), 3);
+        let last = at.wrapping_add(2 * REPLACEMENT + 5);
+        read(other);
+        // SAFETY: the address is mapped.
+        unsafe { last.write_volatile(9) };
+        assert_eq!(read(other.wrapping_add(5)), 9);
     }
 
     #[test]
-    fn only_whole_pages_of_the_mapping_are_replaced() {
-        let page = PAGE.load(Relaxed);
-        let mapping = Mapping {
-            start: 4 * page,
-            end: 6 * page + 1,
-            huge_page: 0,
-        };
-        for (address, size) in [(5 * page, 8 * page), (6 * page, 2 * page), (5 * page, 0)] {
-            assert!(!mapping.map_empty(address, size));
-        }
+    fn a_damaged_page_is_replaced_by_empty_memory() {
+        let at = map_nothing(100);
+        let memory = guard(&[(at, 100)]);
+        assert!(replace_mapping(at as usize, libc::BUS_MCEERR_AR));
+        assert_eq!(read(at), 0);
+        assert!(memory.is_lost());
     }
 
     #[test]
@@ -440,7 +479,7 @@ mod tests {
                         let at = map_nothing(2 * page);
                         let memory = guard(&[(at, 2 * page)]);
                         assert!(!memory.is_lost());
-                        assert_eq!(read(at.wrapping_add(page)), 0);
+                        read(at.wrapping_add(page));
                         assert!(memory.is_lost());
                         drop(memory);
                         // SAFETY: nothing uses the mapping any more.
@@ -456,10 +495,37 @@ mod tests {
         unsafe { libc::_exit(STATUS) }
     }
 
+    /// Ends the process unless it is called as the kernel would have called it: with its mask, on the thread's own
+    /// stack, and once.
+    extern "C" fn exit_unless_alike(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        // SAFETY: the structures may be 0, and the pointers are valid. These functions may be called in a handler.
+        unsafe {
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut mask);
+            let mut stack: libc::stack_t = std::mem::zeroed();
+            libc::sigaltstack(null(), &raw mut stack);
+            let is_masked = libc::sigismember(&raw const mask, libc::SIGUSR2) == 1;
+            let is_alike = is_masked && stack.ss_flags & libc::SS_ONSTACK == 0;
+            if !is_alike || CALLS.fetch_add(1, Relaxed) != 0 {
+                libc::_exit(1);
+            }
+        }
+        // It returns, the access is repeated, and the default action ends the process.
+    }
+
     /// Runs the case of a child process, which ends it.
     fn run_case(case: &str) {
         // SAFETY: all fields may be 0, for the default action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        if case == "alike" {
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                exit_unless_alike;
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESETHAND;
+            // SAFETY: the pointer is valid.
+            unsafe { libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR2) };
+        }
         if case == "previous" {
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = exit_with_status;
             action.sa_sigaction = handler as usize;
@@ -495,5 +561,6 @@ mod tests {
         assert_eq!(status_of("elsewhere").signal(), Some(libc::SIGBUS));
         assert_eq!(status_of("sent").signal(), Some(libc::SIGBUS));
         assert_eq!(status_of("previous").code(), Some(STATUS));
+        assert_eq!(status_of("alike").signal(), Some(libc::SIGBUS));
     }
 }

@@ -22,14 +22,13 @@
 //! The guest is not trusted: indices, descriptors, addresses and headers that it must not write cause a
 //! counter, a dropped packet or a stopped ring, and never an access outside of its memory.
 //!
-//! The monitor can end only its own guest. An access to a page that the file of the memory does not have
-//! is a `SIGBUS`: the monitor may shorten a file that is not sealed, and a sparse file can be larger than
-//! the free space of its file system. The first device with a guest installs a handler of this signal for
-//! the whole process. The handler replaces that mapping with empty memory; the device then closes the
-//! connection of that monitor and counts `memory_faults`. A `SIGBUS` elsewhere goes to the handler that
-//! was installed before. A program that installs another handler later must pass the signal on in the
-//! same way. A thread that drives a device must not block the signal: otherwise the kernel ends the
-//! process.
+//! An access to a page that the file of the memory does not have is a `SIGBUS`, which ends the process: the
+//! monitor may shorten a file that is not sealed, and a sparse file can be larger than the free space of its file
+//! system. So the memory must be in a memfd that is sealed or that the device can seal, as QEMU's
+//! `memory-backend-memfd`; the connection of a monitor with other memory is closed. A program that accepts it, or
+//! serves several guests, permits a handler of the signal with [`VhostUserBuilder::handle_sigbus`]: then the
+//! device closes the connection of that monitor alone and counts `memory_faults`. Without this permission the
+//! crate installs no handler.
 //!
 //! The monitor is trusted in one respect: it can block the thread that drives the device. Memory in files
 //! of FUSE or of a network is refused, and eventfds are written only while they have room, but the

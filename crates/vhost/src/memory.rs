@@ -13,8 +13,9 @@ use crate::fault::{Guarded, MappedRange};
 
 /// The mapped memory, and its addresses in the monitor's own address space.
 pub(crate) struct Memory {
-    /// The guard of the mappings, dropped before them.
-    guarded: Guarded,
+    /// The guard of the mappings, dropped before them. `None` if the program does not permit the handler of missing pages; then
+    /// the files keep their size.
+    guarded: Option<Guarded>,
     guest: GuestMemoryMmap<()>,
     monitor_ranges: Vec<MonitorRange>,
 }
@@ -27,22 +28,28 @@ struct MonitorRange {
 }
 
 impl Memory {
-    /// Maps the regions. Fails if they overlap, or are not entirely within their files.
-    pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
+    /// Maps the regions. Fails if they overlap, or are not entirely within their files, or a file can become
+    /// shorter and the program does not permit the handler of missing pages (`handles_sigbus`).
+    pub(crate) fn map(
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        handles_sigbus: bool,
+    ) -> Result<Self> {
         files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();
         let mut ranges = Vec::new();
         for (region, file) in regions.iter().zip(files) {
             let huge_page = check_file_system(&file)?;
-            prevent_shrinking(&file);
+            if !prevent_shrinking(&file) && !handles_sigbus {
+                return Err(refused(CAN_SHRINK));
+            }
             check_size(region, &file, huge_page)?;
             let start = GuestAddress(region.guest_phys_addr);
             let mapping = region.mmap_region(file)?;
             ranges.push(MappedRange {
                 start: mapping.as_ptr(),
                 len: mapping.size(),
-                huge_page,
             });
             mapped.push(GuestRegionMmap::new(mapping, start).ok_or(Error::InvalidParam)?);
             monitor_ranges.push(MonitorRange {
@@ -56,7 +63,7 @@ impl Memory {
         let guest = GuestMemoryMmap::from_regions(mapped)
             .map_err(|e| Error::ReqHandlerError(io::Error::other(e)))?;
         Ok(Self {
-            guarded: guard(&ranges)?,
+            guarded: handles_sigbus.then(|| guard(&ranges)).transpose()?,
             guest,
             monitor_ranges,
         })
@@ -65,7 +72,7 @@ impl Memory {
     /// Returns whether an accessed page of a file was missing. Data read since then may not be the
     /// guest's, and the guest will not see data written since then.
     pub(crate) fn is_lost(&self) -> bool {
-        self.guarded.is_lost()
+        self.guarded.as_ref().is_some_and(Guarded::is_lost)
     }
 
     pub(crate) fn guest(&self) -> &GuestMemoryMmap<()> {
@@ -116,13 +123,24 @@ fn check_size(region: &VhostUserMemoryRegion, file: &File, huge_page: usize) -> 
 }
 
 /// Seals the size of the file, if possible: the guest would end with the first access to a page that is
-/// no longer in the file. A memfd can be sealed only if it was created with `MFD_ALLOW_SEALING`, and
-/// other files cannot.
-fn prevent_shrinking(file: &File) {
-    let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    if !sealed && let Err(error) = fcntl_add_seals(file, SealFlags::SHRINK) {
-        tracing::debug!(%error, "cannot seal the file of the guest's memory");
+/// no longer in the file. Returns whether it is sealed. A memfd can be sealed only if it was created with
+/// `MFD_ALLOW_SEALING`, and other files cannot.
+fn prevent_shrinking(file: &File) -> bool {
+    if fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        return true;
     }
+    fcntl_add_seals(file, SealFlags::SHRINK)
+        .inspect_err(|error| tracing::debug!(%error, "cannot seal the file of the guest's memory"))
+        .is_ok()
+}
+
+/// The reason why memory is refused whose missing pages would end the process.
+const CAN_SHRINK: &str = "the file of the guest's memory can become shorter, and the next access would end \
+    this process by SIGBUS; let the monitor use a memfd that can be sealed (QEMU: memory-backend-memfd), or \
+    build the device with VhostUserBuilder::handle_sigbus";
+
+fn refused(text: &str) -> Error {
+    Error::ReqHandlerError(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
 /// Returns the size of the file's huge pages, or 0 if it has none.
@@ -144,10 +162,7 @@ pub(crate) fn check_file_system(file: &File) -> Result<usize> {
         file_system if !is_in_memory && has_remote_pages(file_system) => {
             let text =
                 "the guest's memory is in a file of FUSE or of a network; use memory-backend-memfd";
-            Err(Error::ReqHandlerError(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                text,
-            )))
+            Err(refused(text))
         }
         _ => Ok(0),
     }

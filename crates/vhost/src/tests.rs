@@ -21,7 +21,7 @@ use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use crate::memory::{Memory, check_file_system, has_remote_pages};
 use crate::ring::event_file;
-use crate::{VhostUser, VhostUserStats};
+use crate::{VhostUser, VhostUserBuilder, VhostUserStats};
 
 mod connections;
 mod memory_faults;
@@ -70,10 +70,14 @@ impl Guest {
     }
 
     fn with_pairs(pairs: usize) -> Self {
+        Self::built(pairs, |builder| builder)
+    }
+
+    fn built(pairs: usize, build: impl FnOnce(VhostUserBuilder) -> VhostUserBuilder) -> Self {
         let (socket, other) = UnixStream::pair().unwrap();
         let memory = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());
         memory.set_len(MEMORY).unwrap();
-        let builder = VhostUser::from_socket(other.into());
+        let builder = build(VhostUser::from_socket(other.into()));
         let mut devices = builder.open_queues(pairs).unwrap();
         Self {
             device: devices.remove(0),
@@ -377,7 +381,7 @@ fn received_descriptors_are_closed_on_exec() {
     file.set_len(MEMORY).unwrap();
     assert!(!is_closed(&file));
     let region = VhostUserMemoryRegion::new(GUEST, MEMORY, MONITOR, 0);
-    let memory = Memory::map(&[region], vec![file]).unwrap();
+    let memory = Memory::map(&[region], vec![file], false).unwrap();
     let region = memory.guest().iter().next().unwrap();
     assert!(is_closed(region.file_offset().unwrap().file()));
 

@@ -1,13 +1,20 @@
 //! Guests whose memory is gone.
+#![allow(unsafe_code, reason = "it reads the handler of a signal")]
 
 use super::*;
 
 impl Guest {
-    /// Returns a guest whose driver runs, in memory that its monitor can shorten.
-    fn running_unsealed(pairs: usize) -> Self {
-        let mut guest = Self::with_pairs(pairs);
+    /// Returns a guest in memory that its monitor can shorten.
+    fn unsealed(pairs: usize, build: impl FnOnce(VhostUserBuilder) -> VhostUserBuilder) -> Self {
+        let mut guest = Self::built(pairs, build);
         guest.memory = File::from(memfd_create("guest", MemfdFlags::empty()).unwrap());
         guest.memory.set_len(MEMORY).unwrap();
+        guest
+    }
+
+    /// Returns a guest whose driver runs, in memory that its monitor can shorten.
+    fn running_unsealed(pairs: usize) -> Self {
+        let mut guest = Self::unsealed(pairs, VhostUserBuilder::handle_sigbus);
         let mq = if pairs > 1 { 1 << 22 } else { 0 };
         guest.send(2, &words(&[FEATURES | mq]), &[]);
         guest.set_memory(GUEST, MONITOR);
@@ -29,6 +36,47 @@ fn ends(guest: &mut Guest) -> bool {
 
 fn frame() -> VecDeque<Packet> {
     VecDeque::from([Packet::from_frame(Slice::copied_from(&[7; 1000]))])
+}
+
+/// The variable with which a test runs in a process of its own.
+const ALONE: &str = "FULLSEND_NO_SIGBUS";
+
+/// Returns the address of this process's handler of SIGBUS.
+fn handler() -> usize {
+    // SAFETY: all fields of the structure may be 0, and the pointers are null or valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let done = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut action) };
+    assert_eq!(done, 0);
+    action.sa_sigaction
+}
+
+/// A handler belongs to the whole process, and this crate is a library.
+#[test]
+fn without_permission_no_handler_is_installed_and_memory_that_can_shrink_is_refused() {
+    if std::env::var_os(ALONE).is_none() {
+        let name = "tests::memory_faults::without_permission_no_handler_is_installed_and_memory_that_can_shrink_is_refused";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name]).env(ALONE, "1").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let before = handler();
+    let mut sealed = Guest::running(FEATURES);
+    post_frames(&mut sealed, 1, 60);
+    assert_eq!(sealed.receive().len(), 1);
+    let mut guest = Guest::unsealed(1, |builder| builder);
+    guest.send(2, &words(&[FEATURES]), &[]);
+    guest.set_memory(GUEST, MONITOR);
+    assert!(ends(&mut guest));
+    assert_eq!(guest.stats().protocol_errors, 1);
+    assert_eq!(handler(), before);
+    // The program permits it.
+    let mut guest = Guest::running_unsealed(1);
+    post_frames(&mut guest, 1, 60);
+    assert_eq!(guest.receive().len(), 1);
+    assert_ne!(handler(), before);
 }
 
 /// The data of a frame is gone, and its rings are there.
@@ -72,9 +120,7 @@ fn rings_that_are_gone_end_their_guest() {
         assert_eq!(guest.stats().memory_faults, 1);
     }
     // The memory is gone before the rings are set up.
-    let mut guest = Guest::new();
-    guest.memory = File::from(memfd_create("guest", MemfdFlags::empty()).unwrap());
-    guest.memory.set_len(MEMORY).unwrap();
+    let mut guest = Guest::unsealed(1, VhostUserBuilder::handle_sigbus);
     guest.send(2, &words(&[FEATURES]), &[]);
     guest.set_memory(GUEST, MONITOR);
     assert!(guest.alive());

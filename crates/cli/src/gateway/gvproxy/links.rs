@@ -203,7 +203,11 @@ impl GuestLinks {
     fn add_connection(&self, socket: OwnedFd, protocol: Protocol) -> io::Result<PortId> {
         match protocol {
             Protocol::Frames(framing) => self.add_frames(socket, framing),
-            Protocol::VhostUser => self.add(VhostUser::from_socket(socket).mtu(self.mtu).open()?),
+            Protocol::VhostUser => {
+                let device = VhostUser::from_socket(socket).mtu(self.mtu);
+                // A monitor must not end the other guests.
+                self.add(device.handle_sigbus().open()?)
+            }
         }
     }
 }

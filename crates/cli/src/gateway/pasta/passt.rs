@@ -141,7 +141,9 @@ impl Guest {
             }
             Socket::Listening(listener, file) => (VhostUser::from_listener(listener), Some(file)),
         };
-        let device = device.mtu(plan.config.mtu).on_disconnect(ended).open();
+        let device = device.mtu(plan.config.mtu).on_disconnect(ended);
+        // Memory in a file is usual, and the monitor's fault must not end the process without a word.
+        let device = device.handle_sigbus().open();
         let device = device.context("cannot make the vhost-user device")?;
         Ok(Self {
             device: captured(device, &plan.interface_name, options.pcap.as_deref())?,
