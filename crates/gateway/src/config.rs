@@ -185,7 +185,8 @@ impl Outbound {
 /// The other hosts that may send datagrams to a port that the guest has sent from (RFC 4787 5). In every
 /// mode, the guest gets no datagram of a host to which it could not send, because of [`Config::mappings`]
 /// or the [policy](Config::policy). Each of several guests that are not joined gets datagrams of the
-/// host's loopback only from an address and port that it has sent to.
+/// host's loopback only from an address and port that it has sent to, and cannot send to the ports of the
+/// others' sockets at the host's addresses.
 ///
 /// One socket of the host stands for each address and port of the guest, whatever its destination
 /// (endpoint-independent mapping).

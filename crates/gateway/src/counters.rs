@@ -117,8 +117,9 @@ counters! {
     /// Refusals, and connections beyond [`Limits::tcp_connections`](crate::Limits), that the log's rate
     /// limit suppressed.
     log_suppressed: "GatewayLogSuppressed",
-    /// Flows of guests that were refused because they led to a server of the gateway's own program, or to
-    /// the forward of a guest that the sender must not reach ([`Handle::hide_from_guests`]).
+    /// Flows of guests that were refused because they led to a server of the gateway's own program
+    /// ([`Handle::hide_from_guests`]), or to the forward of a guest that the sender must not reach; and trains of
+    /// datagrams to the port of such a guest's socket, or of its forward.
     ///
     /// [`Handle::hide_from_guests`]: crate::Handle::hide_from_guests
     service_refused: "GatewayServiceRefused",

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 
+use fullsend_device::PortId;
 use parking_lot::Mutex;
 
 use crate::counters::add;
@@ -60,6 +61,32 @@ impl Shared {
                     && (ip.is_ipv6() || to.is_ipv4())
                     && self.own_addresses.contains(to)
         })
+    }
+
+    /// Returns whether datagrams of the guest at `guest`, whose port is `owner`, to an address of the host's network
+    /// arrive at another guest, although they are not joined; counts and logs it.
+    pub(crate) fn refuses_guest(
+        &self,
+        owner: Option<PortId>,
+        guest: SocketAddr,
+        to: SocketAddr,
+    ) -> bool {
+        let what = if self.is_of_another_guest(Protocol::Udp, guest, to) {
+            FORWARD
+        } else if self.udp.guest_ports().is_of_another(to, owner) && self.is_of_host(to) {
+            "it is the socket of another guest"
+        } else {
+            return false;
+        };
+        add(&self.counters.service_refused, 1);
+        self.log_refusal((FlowProtocol::Udp, to), || {
+            format!("refused datagrams from {guest} to {to} of the host: {what}")
+        });
+        true
+    }
+
+    fn is_of_host(&self, to: SocketAddr) -> bool {
+        to.ip().is_loopback() || self.own_addresses.contains(to.ip())
     }
 
     /// Returns whether `to` is the host's end of a forward to another guest, although the guests are not

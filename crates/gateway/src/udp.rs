@@ -4,6 +4,7 @@ mod busy;
 mod error_queue;
 mod flow;
 mod forward;
+mod guest_ports;
 mod host_socket;
 mod inbound;
 mod local_addr;
@@ -25,6 +26,7 @@ pub(crate) use error_queue::{ReportedError, read_error, report_errors};
 pub(crate) use flow::{FlowKey, UdpFlow};
 use forward::ForwardSocket;
 pub(crate) use forward::{ServedForward, receive_forwarded};
+use guest_ports::GuestPorts;
 pub(crate) use host_socket::HostUdp;
 pub(crate) use local_addr::report_local_address;
 pub(crate) use outbound::{expire_flows, receive_outbound};
@@ -44,6 +46,7 @@ pub(crate) struct Udp {
     /// The socket that receives all datagrams of the guest.
     socket: UdpSocket,
     table: Mutex<Table>,
+    guest_ports: Arc<GuestPorts>,
 }
 
 impl Udp {
@@ -56,6 +59,7 @@ impl Udp {
     ) -> std::io::Result<Self> {
         Ok(Self {
             socket: UdpSocket::bind_any(stack, QUEUE_BYTES)?,
+            guest_ports: Arc::default(),
             table: Mutex::new(Table::new(Bounds {
                 flows: limits.udp_flows,
                 sockets: limits.udp,
@@ -97,7 +101,12 @@ impl Udp {
         self.table.lock().remove_where(is_refused);
     }
 
-    /// Returns the socket that sends to the guest from any address.
+    /// Returns the host's ports at which sockets of guests receive.
+    pub(crate) fn guest_ports(&self) -> &GuestPorts {
+        &self.guest_ports
+    }
+
+    /// Returns the socket that sends to the guest, from any address.
     pub(crate) const fn socket(&self) -> &UdpSocket {
         &self.socket
     }

@@ -256,12 +256,12 @@ async fn guests_that_are_not_joined_do_not_send_to_each_others_ports_through_the
     let sender = UdpSocket::bind(&rig.guests[0], "0.0.0.0:0").unwrap();
     let through_host = host(port_of_receiver.port());
     sender.send_to(b"other", through_host).await.unwrap();
-    let filtered = async {
-        while rig.gateway.counters().udp_filtered == 0 {
+    let refused = async {
+        while rig.gateway.counters().service_refused == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, filtered).await.unwrap();
+    timeout(LIMIT, refused).await.unwrap();
     server.send_to(b"answer", port_of_receiver).await.unwrap();
     let received = timeout(LIMIT, receiver.recv_from(&mut data));
     let (len, from) = received.await.unwrap().unwrap();
@@ -330,6 +330,43 @@ async fn the_udp_flows_of_a_guest_end_with_it() {
     drop(rig.guests.remove(0));
     wait_for(&rig, |counters| counters.udp_open == 1).await;
     assert_eq!(rig.gateway.counters().udp_sockets, 1);
+}
+
+/// Each sends from its socket of the host to the other's, so that neither filters the other.
+#[tokio::test]
+async fn guests_that_are_not_joined_and_cooperate_have_no_channel_through_the_loopback() {
+    let rig = start(config(), false, 2);
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let to_server = host(server.local_addr().unwrap().port());
+    let mut data = [0; 16];
+    let mut sockets = Vec::new();
+    for guest in &rig.guests {
+        let socket = UdpSocket::bind(guest, "0.0.0.0:0").unwrap();
+        socket.send_to(b"request", to_server).await.unwrap();
+        let received = timeout(LIMIT, server.recv_from(&mut data));
+        let (_, at_host) = received.await.unwrap().unwrap();
+        sockets.push((socket, at_host));
+    }
+    // More datagrams than those after which a flow gets a socket of its own.
+    for round in 0..100 {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let other = host(sockets[to].1.port());
+            sockets[from].0.send_to(b"other", other).await.unwrap();
+        }
+        let refused = async {
+            while rig.gateway.counters().service_refused < 2 * (round + 1) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, refused).await.unwrap();
+    }
+    // The first that arrives is the server's.
+    for (socket, at_host) in &sockets {
+        server.send_to(b"answer", *at_host).await.unwrap();
+        let received = timeout(LIMIT, socket.recv_from(&mut data));
+        let (len, from) = received.await.unwrap().unwrap();
+        assert_eq!((&data[..len], from), (&b"answer"[..], to_server));
+    }
 }
 
 #[tokio::test]

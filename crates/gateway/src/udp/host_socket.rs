@@ -4,8 +4,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fullsend::Chain;
+use fullsend_device::PortId;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc;
@@ -20,6 +22,7 @@ use tokio::io::{Interest, Ready};
 use tokio::task::yield_now;
 
 use super::error_queue::{ReportedError, read_error, report_errors};
+use super::guest_ports::{GuestPort, GuestPorts};
 use super::local_addr::{LocalAddr, PacketInfo, Peer, socket_addr};
 use super::receive_block::{Read, ReceiveBlock, ReceivedDatagrams};
 use crate::config::Outbound;
@@ -51,6 +54,8 @@ pub(crate) struct HostUdp {
     default_ttl: Option<u8>,
     /// `recvmsg` calls since other tasks could last run.
     calls: AtomicUsize,
+    /// The port of a guest that is not joined with others; empty before the socket has sent.
+    guest_port: OnceLock<GuestPort>,
 }
 
 /// Datagrams of one flow for one call of `send`.
@@ -141,6 +146,21 @@ impl HostUdp {
         Ok(socket)
     }
 
+    /// Registers the port as one of a guest, once the socket has it: the kernel chooses it when the socket sends
+    /// first.
+    pub(super) fn register_port(&self, ports: &Arc<GuestPorts>, owner: Option<PortId>) {
+        let register = || {
+            let local = self.fd.get_ref().local_addr().ok()?.as_socket()?;
+            Some(ports.register(local, owner))
+        };
+        if self.guest_port.get().is_none()
+            && let Some(port) = register()
+        {
+            // Another thread may have done so.
+            let _ = self.guest_port.set(port);
+        }
+    }
+
     /// Configures a non-blocking socket.
     pub(super) fn new(fd: AsyncFd<Socket>) -> Self {
         let socket = fd.get_ref();
@@ -155,6 +175,7 @@ impl HostUdp {
         let default_ttl = default_ttl.ok();
         Self {
             is_v6,
+            guest_port: OnceLock::new(),
             default_ttl: default_ttl.and_then(|ttl| u8::try_from(ttl).ok()),
             fd,
             calls: AtomicUsize::new(0),

@@ -172,6 +172,12 @@ fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
         let replaced = shared.udp.table.lock().promote(&train.key, share);
         add(&shared.counters.udp_replaced, replaced as u64);
     }
+    // A port that was free when the flow was opened may be another guest's now.
+    if shared.guests.are_apart()
+        && shared.refuses_guest(flow.owner.port, train.key.guest, flow.host)
+    {
+        return add(&shared.counters.udp_dropped, train.count as u64);
+    }
     flow.record_tx();
     count_call(shared, flow);
     let outgoing = Outgoing {
@@ -195,7 +201,12 @@ fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
         peer: flow.peer(),
         ..outgoing
     };
-    match flow.socket.send(&outgoing) {
+    let sent = flow.socket.send(&outgoing);
+    if shared.guests.are_apart() {
+        flow.socket
+            .register_port(&shared.udp.guest_ports, flow.owner.port);
+    }
+    match sent {
         Ok(()) => count_sent(shared, train, flow),
         Err(error) => {
             add(&shared.counters.udp_dropped, train.count as u64);
