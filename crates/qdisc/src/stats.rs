@@ -45,11 +45,13 @@ pub struct FqStats {
     pub throttled: u64,
     /// Packets marked Congestion Experienced.
     pub ce_mark: u64,
-    /// Packets dropped because their flow was at its limit.
+    /// Segments dropped because their flow was at its limit: of a super-segment all, as in
+    /// [`QdiscStats::dropped`].
     pub flows_plimit: u64,
-    /// Packets whose departure time was moved to the horizon.
+    /// Packets whose departure time was moved to the horizon: a super-segment is one.
     pub horizon_caps: u64,
-    /// Packets dropped because their departure time was beyond the horizon.
+    /// Segments dropped because their departure time was beyond the horizon, counted as
+    /// [`flows_plimit`](Self::flows_plimit).
     pub horizon_drops: u64,
 }
 
