@@ -92,7 +92,7 @@ impl Outbox {
     #[cold]
     fn drop_packets(&mut self, error: &io::Error) {
         if !mem::replace(&mut self.failed, true) {
-            tracing::warn!(%error, "the device failed, and its packets are dropped; build a new stack");
+            tracing::warn!(%error, "the device failed, and its packets are dropped");
         }
         self.packets.clear();
     }

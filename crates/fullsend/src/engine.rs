@@ -289,7 +289,7 @@ impl Engine {
                 tracing::error!(%error, "the device failed; the stack stops");
                 self.stop(
                     io::ErrorKind::NetworkDown,
-                    &format!("the device failed: {error}; build a new stack"),
+                    &format!("the device failed: {error}; its stack has stopped"),
                 );
                 return Err(error);
             }
