@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
 /// Prints an error, and returns the exit status of the program.
 fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        errln!("error: {error:#}");
+        errln!("error: {}", output::ErrorLine(&error));
         ExitCode::FAILURE
     })
 }

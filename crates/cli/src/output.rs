@@ -7,6 +7,22 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process;
 
+/// An error with its causes, and with what to change where the cause is a limit of this process and not the named
+/// file.
+pub(crate) struct ErrorLine<'a>(pub(crate) &'a anyhow::Error);
+
+impl fmt::Display for ErrorLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)?;
+        let mut causes = self.0.chain().filter_map(|cause| cause.downcast_ref());
+        let is_limit = |error: &io::Error| error.raw_os_error() == Some(nix::libc::EMFILE);
+        if causes.any(is_limit) {
+            f.write_str("; raise the limit of open files with `ulimit -n`")?;
+        }
+        Ok(())
+    }
+}
+
 /// Exit status that a shell reports for a program ended by SIGPIPE: 128 plus the signal's number.
 const BROKEN_PIPE: i32 = 128 + 13;
 

@@ -2,60 +2,24 @@
 //! a host with servers of its own; the commands run as root and as another user.
 
 mod ended;
+mod inside;
 mod pasta_net;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use ended::Ended;
+use inside::{PASTA, PROGRAM, USERS, program, run, stdout};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use pasta_net::{LOOPBACK, Net, serve, sh, wait_until, with_net, with_port};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_fullsend");
 const PORT: u16 = 8080;
 const ALLOW: &str = "default = \"allow\"\n";
 const DENY: &str = "default = \"deny\"\n";
-/// An ordinary user.
-const USER: u32 = 65_534;
-/// The users that run commands.
-const USERS: [Option<u32>; 2] = [None, Some(USER)];
-/// The options of pasta for a command in a network that does not depend on the host's.
-const PASTA: &str = "pasta --config-net -4 -a 10.7.0.9/24 -g 10.7.0.1 -t none -u none -T none";
-
-/// Returns a command of the program, as a user and in the test's folder, which becomes the user's.
-fn program(net: &Net, user: Option<u32>, arguments: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(arguments.split(' '))
-        .env("DIR", net.path("."))
-        .env("HOME", net.path("."))
-        .env_remove("XDG_CONFIG_HOME")
-        .current_dir(net.path("."))
-        .stdin(Stdio::null());
-    if let Some(user) = user {
-        command.uid(user).gid(user);
-    }
-    let owner = user.unwrap_or(0);
-    chown(net.path("."), Some(owner), Some(owner)).unwrap();
-    command
-}
-
-/// Runs a script of bash in a gateway's network.
-fn run(net: &Net, user: Option<u32>, options: &str, script: &str) -> Output {
-    let arguments = format!("gateway run{options} --");
-    let mut command = program(net, user, &arguments);
-    let output = command.args(["bash", "-c", script]).output();
-    output.expect("the program starts")
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 /// Writes a file for a user.
 fn write(path: &Path, content: &str, user: Option<u32>) {
     fs::write(path, content).unwrap();
@@ -498,6 +462,35 @@ fn a_later_mount_of_the_host_is_no_way_to_the_policy() {
 }
 
 #[test]
+fn a_policy_in_the_layer_of_an_overlay_is_read_only_there() {
+    with_net(|net| {
+        serve(with_port(LOOPBACK[0], PORT));
+        for user in USERS {
+            let layers = net.path("layers");
+            fs::create_dir_all(&layers).unwrap();
+            sh(&format!(
+                "mount -t tmpfs none {0} && cd {0} && mkdir lower upper work merged && chmod 777 upper && \
+                 mount -t overlay overlay -o lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work merged",
+                layers.display()
+            ));
+            let policy = layers.join("upper/policy.toml");
+            write(&policy, DENY, user);
+            let script = r#"echo 'default = "allow"' >"$DIR/layers/merged/policy.toml""#;
+            let mut asked = attack(net, user, &policy, script);
+            assert_eq!(asked.ask(), "no");
+            asked.hang_up();
+            wait_until("the policy", || asked.changes() == 1);
+            assert_eq!(asked.ask(), "no", "{user:?}");
+            asked.end();
+            sh(&format!(
+                "umount {0}/merged && umount {0}",
+                layers.display()
+            ));
+        }
+    });
+}
+
+#[test]
 fn a_hangup_of_any_process_ends_no_command() {
     with_net(|net| {
         serve(with_port(LOOPBACK[0], PORT));
@@ -577,6 +570,12 @@ fn a_command_goes_on_without_its_interface() {
             fs::write(net.path("end"), "").unwrap();
             let output = child.wait_with_output().unwrap();
             assert_eq!(stdout(&output), "on\n", "{arguments} {}", log());
+            // A stack is nothing that a user of the program builds.
+            assert!(
+                !log().contains("stack;") && !log().contains("new stack"),
+                "{}",
+                log()
+            );
             assert_eq!(output.status.code(), Some(5), "{arguments}");
         }
     });

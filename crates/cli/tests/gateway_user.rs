@@ -4,7 +4,7 @@ mod pasta_net;
 
 use std::fs::{self, Permissions};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 
@@ -219,11 +219,20 @@ fn passt_of_root_becomes_nobody_and_leaves_no_socket() {
 #[test]
 fn a_command_of_roots_pasta_is_root_of_its_own_user_namespace_only() {
     with_net(|net| {
+        let folder = net.path("written");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let file = folder.join("file");
         let command = "cat /proc/self/uid_map /proc/self/gid_map";
         let output = net.pasta(&format!("--config-net -q -- {command}"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let words: Vec<_> = text.split_ascii_whitespace().collect();
-        assert_eq!(words, ["0", "65534", "1", "0", "65534", "1"], "{output:?}");
+        // The user around it is root of the level of the gateway's mounts, and nobody outside of that.
+        assert_eq!(words, ["0", "0", "1", "0", "0", "1"], "{output:?}");
+        let output = net.pasta(&format!("--config-net -q -- touch {}", file.display()));
+        assert!(output.status.success(), "{output:?}");
+        let written = fs::metadata(&file).unwrap();
+        assert_eq!((written.uid(), written.gid()), (NOBODY, NOBODY));
         let secret = net.path("secret");
         fs::write(&secret, "").unwrap();
         fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();

@@ -29,8 +29,10 @@ mod guarded_file;
 mod guest_sockets;
 mod host_network;
 mod host_sockets;
+mod id_maps;
 mod identity;
 mod interface;
+mod mountinfo;
 mod mounts;
 mod namespace_limits;
 mod nested;
@@ -72,8 +74,22 @@ pub use watch::{NamespaceEnd, hung_up};
 use std::fmt::Display;
 use std::io;
 
+use nix::sys::resource::{Resource, getrlimit};
+
 /// Returns an error of the kind of `error` with the text "cannot `what`: `error`".
 fn failed(what: impl Display, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
-    io::Error::new(error.kind(), format!("cannot {what}: {error}"))
+    let hint = descriptor_hint(&error).unwrap_or_default();
+    io::Error::new(error.kind(), format!("cannot {what}: {error}{hint}"))
+}
+
+/// Returns what to change after an error that has to do with neither the file nor the namespace that it names.
+fn descriptor_hint(error: &io::Error) -> Option<String> {
+    let (limit, _) = match error.raw_os_error()? {
+        libc::EMFILE => getrlimit(Resource::RLIMIT_NOFILE).ok()?,
+        _ => return None,
+    };
+    Some(format!(
+        "; the limit of open files is {limit}; raise it with `ulimit -n`"
+    ))
 }

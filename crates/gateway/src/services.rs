@@ -6,12 +6,12 @@
 
 use std::net::SocketAddr;
 
-use fullsend_device::PortId;
 use parking_lot::Mutex;
 
 use crate::counters::add;
 use crate::forward::{Forward, Protocol, Side};
 use crate::gateway::Shared;
+use crate::guests::Guest;
 use crate::policy::FlowProtocol;
 
 /// The addresses at which the program listens over TCP.
@@ -63,23 +63,18 @@ impl Shared {
         })
     }
 
-    /// Returns whether datagrams of the guest at `guest`, whose port is `owner`, to an address of the host's network
-    /// arrive at another guest, although they are not joined; counts and logs it.
-    pub(crate) fn refuses_guest(
-        &self,
-        owner: Option<PortId>,
-        guest: SocketAddr,
-        to: SocketAddr,
-    ) -> bool {
+    /// Returns whether datagrams of the guest `owner` from `guest` to `to`, an address of the host's network, reach
+    /// another guest, although they are not joined; counts and logs it.
+    pub(crate) fn refuses_guest(&self, owner: &Guest, guest: SocketAddr, to: SocketAddr) -> bool {
         let what = if self.is_of_another_guest(Protocol::Udp, guest, to) {
             FORWARD
-        } else if self.udp.guest_ports().is_of_another(to, owner) && self.is_of_host(to) {
+        } else if self.udp.guest_ports().is_of_another(to, owner.port) && self.is_of_host(to) {
             "it is the socket of another guest"
         } else {
             return false;
         };
         add(&self.counters.service_refused, 1);
-        self.log_refusal((FlowProtocol::Udp, to), || {
+        self.log_refusal(owner, (FlowProtocol::Udp, to), || {
             format!("refused datagrams from {guest} to {to} of the host: {what}")
         });
         true

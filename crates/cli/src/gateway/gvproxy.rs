@@ -29,6 +29,7 @@ use super::policy;
 use super::service::{capture, relay, resolv_conf_opener, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
+use crate::output::ErrorLine;
 use crate::private_file;
 use api::Api;
 use exposures::Client;
@@ -63,7 +64,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("gvproxy: {error:#}");
+            errln!("gvproxy: {}", ErrorLine(&error));
             ExitCode::FAILURE
         }
     }

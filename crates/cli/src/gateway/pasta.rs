@@ -27,10 +27,11 @@ use fullsend_gateway::{Builder, Gateway};
 use super::memory;
 use super::policy::{self, PolicySource};
 use super::service::{
-    captured, leave_terminal, relay, relay_command, resolv_conf_opener, runtime, write_pid,
+    PidFile, captured, leave_terminal, relay, relay_command, resolv_conf_opener, runtime,
 };
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
+use crate::output::ErrorLine;
 use auto::AutoForwards;
 use control::ControlSocket;
 use forward_table::ForwardTable;
@@ -84,7 +85,7 @@ fn run(
         }
     };
     serve(&options).unwrap_or_else(|error| {
-        errln!("{name}: {error:#}");
+        errln!("{name}: {}", ErrorLine(&error));
         ExitCode::FAILURE
     })
 }
@@ -206,7 +207,8 @@ fn serve_namespace(
         end
     };
     let caller = Caller::start(options)?;
-    let prepared = prepare(options, plan, policy, None)?;
+    let named = Named::create(options)?;
+    let prepared = prepare(options, plan, policy, (named, None))?;
     runtime()?.block_on(async {
         let (gateway, tools) = start(plan, guest, prepared)?;
         let _files = tools.serve(&gateway)?;
@@ -226,6 +228,7 @@ fn serve_command(
         [] => vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
         command => command.to_vec(),
     };
+    let named = Named::create(options)?;
     let spawned: Spawned = NewNamespaces {
         user: !options.netns_only,
         run_as: options.user,
@@ -237,6 +240,12 @@ fn serve_command(
         },
         resolv_conf: None,
         read_only: policy.as_ref().and_then(PolicySource::guard),
+        protected: named
+            .pid_file
+            .iter()
+            .filter_map(PidFile::protected)
+            .collect(),
+        hidden: options.conf_path.iter().cloned().collect(),
         command,
     }
     .make()?;
@@ -248,7 +257,7 @@ fn serve_command(
     let device = captured(device, &spawned.tap.name, options.pcap.as_deref())?;
     let guest = Guest::new(options, plan, device, spawned.namespaces())?;
     leave_terminal()?;
-    let prepared = prepare(options, plan, policy, Some(&spawned))?;
+    let prepared = prepare(options, plan, policy, (named, Some(&spawned)))?;
     runtime()?.block_on(async {
         let (gateway, tools) = start(plan, guest, prepared)?;
         let reloads = tools.has_policy();
@@ -325,25 +334,40 @@ struct Prepared {
     opener: Option<FileOpener>,
 }
 
-/// Writes the PID file, binds the sockets of pesto and of this program's own tools, and gives up the
-/// access that a running gateway does not need.
+/// The files and sockets of the gateway whose names a command may find.
+struct Named<'a> {
+    pid_file: Option<PidFile<'a>>,
+    control: Option<ControlSocket>,
+}
+
+impl<'a> Named<'a> {
+    /// Creates the PID file, and binds the socket of pesto.
+    fn create(options: &'a Options) -> Result<Self> {
+        let pid_file = options.pid_file.as_deref().map(PidFile::create);
+        let control = options.conf_path.as_deref().map(ControlSocket::bind);
+        Ok(Self {
+            pid_file: pid_file.transpose()?,
+            control: control.transpose()?,
+        })
+    }
+}
+
+/// Writes the PID file, binds the sockets of our own tools, and gives up what a running gateway does not need.
 fn prepare(
     options: &Options,
     plan: &Plan,
     policy: Option<PolicySource>,
-    command: Option<&Spawned>,
+    (named, command): (Named<'_>, Option<&Spawned>),
 ) -> Result<Prepared> {
-    if let Some(path) = &options.pid_file {
-        write_pid(path)?;
+    if let Some(file) = named.pid_file {
+        file.write()?;
     }
-    let control = options.conf_path.as_deref();
-    let control = control.map(ControlSocket::bind).transpose()?;
     let tools = ToolSockets::from_environment().with_policy(policy, command)?;
     let opener = resolv_conf_opener(&plan.config, options.user)?;
     close_inherited();
     restrict(options)?;
     Ok(Prepared {
-        control,
+        control: named.control,
         tools,
         opener,
     })

@@ -18,7 +18,7 @@ use super::install::InstallArgs;
 use super::memory;
 use super::policy::{self, PolicySource};
 use super::service::{
-    NotRun, captured, leave_terminal, relay_command, resolv_conf_opener, runtime, write_pid,
+    NotRun, PidFile, captured, leave_terminal, relay_command, resolv_conf_opener, runtime,
 };
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
@@ -159,6 +159,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let lines: Vec<_> = resolv_conf
         .map(|dns| format!("nameserver {dns}\n"))
         .collect();
+    let pid_file = args.pid.as_deref().map(PidFile::create).transpose()?;
     let spawned = NewNamespaces {
         user: true,
         run_as: None,
@@ -167,6 +168,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         setup,
         resolv_conf: Some(lines.concat()),
         read_only: policy.as_ref().and_then(PolicySource::guard),
+        protected: pid_file.iter().filter_map(PidFile::protected).collect(),
+        hidden: Vec::new(),
         command: command(args),
     }
     .make()?;
@@ -176,8 +179,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let device = captured(device, &tap.name, args.pcap.as_deref())?;
     leave_terminal()?;
     let tools = tools.with_policy(policy, Some(&spawned))?;
-    if let Some(path) = &args.pid {
-        write_pid(path)?;
+    if let Some(file) = pid_file {
+        file.write()?;
     }
     let opener = resolv_conf_opener(&config, None)?;
     close_inherited();

@@ -1,9 +1,10 @@
 //! The functions that all personalities share: the runtime, captures, and relaying until the end.
 
 use std::fmt::{self, Display};
+use std::fs::File;
 use std::future::Future;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,11 +75,35 @@ pub(crate) fn capture(name: &str, pcap: Option<&Path>) -> Result<Option<CaptureI
     Ok(Some(interface))
 }
 
-/// Writes the process ID of this process to a file.
-pub(crate) fn write_pid(path: &Path) -> Result<()> {
-    let text = format!("{}\n", std::process::id());
-    let written = private_file::create(path, "PID file")?.write_all(text.as_bytes());
-    written.with_context(|| format!("cannot write the PID file {}", path.display()))
+/// A file for the process ID of this process, which is empty until that serves. A command for which the file is
+/// read-only cannot have another process signalled in place of this one.
+pub(crate) struct PidFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> PidFile<'a> {
+    /// Creates or empties the file.
+    pub(crate) fn create(path: &'a Path) -> Result<Self> {
+        let file = private_file::create(path, "PID file")?;
+        Ok(Self { path, file })
+    }
+
+    /// Returns the path of the file to protect from a command. A pipe or a terminal has none.
+    pub(crate) fn protected(&self) -> Option<PathBuf> {
+        let is_file = self
+            .file
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file());
+        is_file.then(|| self.path.to_owned())
+    }
+
+    /// Writes the process ID.
+    pub(crate) fn write(mut self) -> Result<()> {
+        let text = format!("{}\n", std::process::id());
+        let written = self.file.write_all(text.as_bytes());
+        written.with_context(|| format!("cannot write the PID file {}", self.path.display()))
+    }
 }
 
 /// Closes standard input and output, so that a reader of the command's output does not wait for this

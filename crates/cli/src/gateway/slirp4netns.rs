@@ -33,6 +33,7 @@ use super::policy;
 use super::service::{relay, resolv_conf_opener, runtime};
 use super::tool_sockets::ToolSockets;
 use super::udp_filter;
+use crate::output::ErrorLine;
 use api::{Api, Defaults};
 use cidr::Network;
 use options::{Command, Destination, Options, Source};
@@ -62,7 +63,7 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("slirp4netns: {error:#}");
+            errln!("slirp4netns: {}", ErrorLine(&error));
             ExitCode::FAILURE
         }
     }

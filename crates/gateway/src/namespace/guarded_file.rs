@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,8 @@ use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 
 use super::failed;
-use super::mounts::mount_read_only;
+use super::mountinfo::{self, Mount};
+use super::mounts::{mount_null, mount_read_only};
 use super::spawn::{CommandFiles, Spawned};
 use super::sys::passed_on;
 
@@ -75,7 +75,10 @@ impl GuardedFile {
         let name = path.file_name().ok_or_else(no_name)?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = open(folder, flags, Mode::empty())?;
-        let file = open_in(&directory, name)?;
+        // A command of the same user could delay all writers of the file with a lease, which the kernel grants
+        // for no file that is open to be written.
+        let file = open_in(&directory, name, OFlag::O_RDWR);
+        let file = file.or_else(|_| open_in(&directory, name, OFlag::O_RDONLY))?;
         let guard = Guard {
             file: Identity::from(&file.metadata()?),
             has_own_folder: is_own_folder(folder, |name| std::env::var_os(name))
@@ -130,7 +133,7 @@ impl FileBeside {
         let guard = &self.file.guard;
         let path = guard.path.display();
         let name = guard.path.file_name().unwrap_or_default();
-        let file = open_in(&self.file.directory, name);
+        let file = open_in(&self.file.directory, name, OFlag::O_RDONLY);
         let file = file.map_err(|error| failed(format_args!("open {path}"), error))?;
         let metadata = file.metadata()?;
         let directory = File::from(self.file.directory.try_clone()?);
@@ -173,12 +176,10 @@ impl Guard {
         } else {
             &self.path
         };
-        let mounts = fs::read_to_string("/proc/self/mountinfo");
-        let mounts = mounts.map_err(|e| failed("list the mounts", e))?;
+        let mounts = mountinfo::read()?;
         let metadata = fs::symlink_metadata(protected)?;
         for path in paths(protected, &mounts, Identity::from(&metadata)) {
-            mount_read_only(&path)
-                .map_err(|e| failed(format_args!("mount {} read-only", path.display()), e))?;
+            mount_read_only(&path).map_err(|e| read_only_failed(&path, e))?;
         }
         // The current directory is still the one below the old mount.
         let folder = std::env::current_dir().and_then(|folder| Ok(nix::unistd::chdir(&folder)?));
@@ -215,9 +216,9 @@ impl Guard {
     }
 }
 
-fn open_in(directory: &OwnedFd, name: &OsStr) -> io::Result<File> {
+fn open_in(directory: &OwnedFd, name: &OsStr, access: OFlag) -> io::Result<File> {
     // Opening a pipe without a writer would block.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::empty())?);
     if file.metadata()?.is_file() {
         return Ok(file);
@@ -271,7 +272,52 @@ fn paths(path: &Path, mountinfo: &str, identity: Identity) -> Vec<PathBuf> {
             found.push(other);
         }
     }
+    found.extend(
+        mounts
+            .iter()
+            .filter_map(|mount| through_overlay(path, mount)),
+    );
     found
+}
+
+/// Returns the path of a file in an overlay that changes it: the file is in the overlay's upper directory. That
+/// may be relative to a directory that is not known, so each one of this name counts.
+fn through_overlay(path: &Path, overlay: &Mount<'_>) -> Option<PathBuf> {
+    let upper = overlay.upper.as_deref()?;
+    let upper = path.ancestors().find(|folder| folder.ends_with(upper))?;
+    let in_overlay = path.strip_prefix(upper).ok()?;
+    let below = in_overlay.strip_prefix(overlay.root.strip_prefix("/").ok()?);
+    let other = joined(&overlay.point, below.ok()?);
+    fs::symlink_metadata(&other).is_ok().then_some(other)
+}
+
+/// Makes a file read-only in the calling process's mount namespace, wherever it is mounted.
+pub(super) fn protect_path(path: &Path) -> io::Result<()> {
+    for path in all_paths(path)? {
+        mount_read_only(&path).map_err(|e| read_only_failed(&path, e))?;
+    }
+    Ok(())
+}
+
+/// Hides a socket in the calling process's mount namespace, wherever its file is mounted: processes in it cannot
+/// connect to it.
+pub(super) fn hide_socket(path: &Path) -> io::Result<()> {
+    for path in all_paths(path)? {
+        mount_null(&path).map_err(|e| failed(format_args!("hide {}", path.display()), e))?;
+    }
+    Ok(())
+}
+
+fn read_only_failed(path: &Path, error: io::Error) -> io::Error {
+    failed(format_args!("mount {} read-only", path.display()), error)
+}
+
+/// Returns all paths of a file.
+fn all_paths(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let find = || fs::canonicalize(path).and_then(|path| Ok((fs::symlink_metadata(&path)?, path)));
+    let found = find().map_err(|e| failed(format_args!("find {}", path.display()), e));
+    let (metadata, path) = found?;
+    Ok(paths(&path, &mountinfo::read()?, Identity::from(&metadata)))
 }
 
 /// Joins two paths, of which the second may be empty: a slash after a file's name would make it a
@@ -282,46 +328,6 @@ fn joined(path: &Path, below: &Path) -> PathBuf {
     } else {
         path.join(below)
     }
-}
-
-/// A line of mountinfo.
-struct Mount<'a> {
-    device: &'a str,
-    /// The mounted directory or file in its file system.
-    root: PathBuf,
-    point: PathBuf,
-}
-
-impl<'a> Mount<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.split(' ').skip(2);
-        let device = words.next()?;
-        let mut path = || Some(PathBuf::from(OsString::from_vec(unescaped(words.next()?))));
-        Some(Self {
-            device,
-            root: path()?,
-            point: path()?,
-        })
-    }
-}
-
-/// Returns a word of mountinfo without its escapes, such as `\040` for a space.
-fn unescaped(word: &str) -> Vec<u8> {
-    let bytes = OsStr::new(word).as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let Some((first, tail)) = rest.split_first() {
-        let code = rest.get(1..4).filter(|_| *first == b'\\');
-        let code = code.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
-        if let Some(byte) = code {
-            out.push(byte);
-            rest = &rest[4..];
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
-    }
-    out
 }
 
 #[cfg(test)]

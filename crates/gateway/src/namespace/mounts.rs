@@ -6,7 +6,16 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::mountinfo::{self, Mount};
+
+/// The file systems of control groups, of both versions.
+const CONTROL_GROUPS: [(&str, FsType); 2] = [
+    ("cgroup", CGROUP_SUPER_MAGIC),
+    ("cgroup2", CGROUP2_SUPER_MAGIC),
+];
 
 /// The flags that a remount must keep if a more privileged mount namespace set them.
 const KEPT: [(FsFlags, MsFlags); 6] = [
@@ -29,6 +38,36 @@ pub(super) fn mount_proc() -> io::Result<()> {
 pub(super) fn mount_read_only(path: &Path) -> io::Result<()> {
     let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(path), path, None::<&str>, bind, None::<&str>)?;
+    make_read_only(path)
+}
+
+/// Mounts a device that is no socket and no regular file over a file.
+pub(super) fn mount_null(path: &Path) -> io::Result<()> {
+    let bind = MsFlags::MS_BIND;
+    mount(Some("/dev/null"), path, None::<&str>, bind, None::<&str>)?;
+    Ok(())
+}
+
+/// Makes the control groups read-only, wherever they are mounted: their files end, stop and move the processes
+/// in them, also those outside of the command.
+pub(super) fn protect_control_groups() -> io::Result<()> {
+    let mounts = mountinfo::read()?;
+    let mut done = Ok(());
+    for mount in mounts.lines().filter_map(Mount::parse) {
+        let types = CONTROL_GROUPS.iter().find(|(name, _)| *name == mount.kind);
+        // Another mount at the same path covers it for the command, too.
+        let is_on_top = |(_, kind): &(_, FsType)| {
+            statfs(&mount.point).is_ok_and(|stat| stat.filesystem_type() == *kind)
+        };
+        if types.is_some_and(is_on_top) {
+            done = done.and(make_read_only(&mount.point));
+        }
+    }
+    done
+}
+
+/// Makes the mount at `path` read-only.
+fn make_read_only(path: &Path) -> io::Result<()> {
     let present = statvfs(path)?.flags();
     let kept = KEPT.iter().filter(|(flag, _)| present.contains(*flag));
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 
 use nix::sched::CloneFlags;
 
@@ -20,10 +21,28 @@ const SWITCHES: [(&str, &str); 2] = [
     ("kernel.apparmor_restrict_unprivileged_userns", "0"),
 ];
 
+/// The limits of the caller's user namespace, in the order of [`LIMITS`]. In a new user namespace the files show
+/// other values, and the limits around it still apply.
+static OF_CALLER: OnceLock<[Option<String>; LIMITS.len()]> = OnceLock::new();
+
+/// Remembers the limits of the user namespace of this process, for [`explain`] in its children.
+pub(super) fn remember() {
+    OF_CALLER.get_or_init(|| LIMITS.map(|(_, name)| read(&format!("user/{name}"))));
+}
+
+/// Returns a limit of the caller, or of this process if none was remembered.
+fn limit(name: &str) -> Option<String> {
+    let index = LIMITS.iter().position(|(_, other)| *other == name)?;
+    match OF_CALLER.get() {
+        Some(limits) => limits[index].clone(),
+        None => read(&format!("user/{name}")),
+    }
+}
+
 /// Returns the error of making namespaces, extended by the reason that sysctls show.
 pub(super) fn explain(flags: CloneFlags, error: &io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
-        Some(libc::ENOSPC) => limit_hint(flags, |name| read(&format!("user/{name}"))),
+        Some(libc::ENOSPC) => limit_hint(flags, limit),
         Some(libc::EPERM) => switch_hint(|name| read(&name.replace('.', "/"))),
         _ => None,
     };

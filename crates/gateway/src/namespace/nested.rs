@@ -1,82 +1,91 @@
 //! The processes of a command: its parent in an outer level of namespaces, which makes mounts, and the
 //! command in an inner level, which cannot change these mounts.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use caps::{CapSet, Capability};
 use landlock::{RulesetAttr, RulesetCreatedAttr, Scope};
 use nix::mount::MsFlags;
-use nix::sched::CloneFlags;
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getegid, geteuid, getpid, gettid};
+use nix::unistd::{Pid, getpid, gettid};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::child::{Message, receive, send_result};
 use super::command_parent::CommandParent;
-use super::guarded_file::Guard;
-use super::mounts::{mount_none, mount_proc, replace_resolv_conf};
+use super::guarded_file::{Guard, hide_socket, protect_path};
+use super::id_maps::Maps;
+use super::mounts::{mount_none, mount_proc, protect_control_groups, replace_resolv_conf};
 use super::spawn::{FirstProcess, NewNamespaces};
-use super::sys::{close_copy, exit_now, fork_into};
+use super::sys::{close_copy, exit_now, fork_into, join_new_keyring};
 use super::tap::open_here;
 use super::{failed, namespace_limits};
-
-/// The maps of a process's user namespace.
-const ID_MAPS: [&str; 2] = ["uid_map", "gid_map"];
 
 /// Namespaces in two levels, and the processes in them.
 pub(super) struct Nested<'a> {
     new: &'a NewNamespaces,
-    /// The user and group of a caller that needs a user namespace for the outer level.
-    outer_user: Option<(u32, u32)>,
+    /// The users and groups of the outer level.
+    outer: Maps,
     /// Whether the thread that starts the command lives as long as its process.
     is_main_thread: bool,
 }
 
 impl<'a> Nested<'a> {
     /// Returns the levels of a command. Must be called in the process that starts it.
-    pub(super) fn new(new: &'a NewNamespaces, outer_user: Option<(u32, u32)>) -> Self {
+    pub(super) fn new(new: &'a NewNamespaces, outer: Maps) -> Self {
+        namespace_limits::remember();
         Self {
             new,
-            outer_user,
+            outer,
             is_main_thread: getpid() == gettid(),
         }
+    }
+
+    /// Writes the maps of the outer level from its maker, and lets the command's parent go on, which waits for that
+    /// at the other end of `mapped`.
+    pub(super) fn map_outer(&self, parent: Pid, mut mapped: PipeWriter) -> io::Result<()> {
+        let written = self.outer.write(parent);
+        written.map_err(|error| self.outer.explain(error))?;
+        mapped.write_all(b"1")
     }
 
     /// Runs the command's parent, which has just begun in the outer level, and starts the command in the
     /// inner one. `channel` carries the results, and `gateway` the gateway's messages to the parent.
     /// `copies` are other descriptors of the gateway, to be closed.
-    pub(super) fn run(&self, channel: OwnedFd, gateway: OwnedFd, copies: &[RawFd]) -> ! {
+    pub(super) fn run(
+        &self,
+        (channel, gateway): (OwnedFd, OwnedFd),
+        mapped: PipeReader,
+        copies: &[RawFd],
+    ) -> ! {
         for copy in copies {
             close_copy(*copy);
         }
-        let forked = self.enter_outer(&channel).and_then(|()| {
+        let forked = self.enter_outer(&channel, mapped).and_then(|()| {
             let is_init = self.new.first == FirstProcess::Reaper;
             let parent = CommandParent::new(gateway, is_init)?;
-            let mapped = io::pipe()?;
+            let steps = Steps::new()?;
             let maps = if self.new.user {
-                self.maps()
+                self.outer.of_inner_level()
             } else {
                 Maps::None
             };
-            let inner = self.inner();
-            let forked = fork_into(inner);
-            let forked = forked.map_err(|error| namespace_limits::explain(inner, &error))?;
-            Ok((parent, forked, mapped, maps))
+            let own = self.between_levels();
+            let forked = fork_into(own).map_err(|error| namespace_limits::explain(own, &error))?;
+            Ok((parent, forked, steps, maps))
         });
         match forked {
-            Ok((parent, None, (reader, writer), maps)) => {
-                drop(writer);
-                self.run_command(&channel, parent, &maps, reader)
-            }
-            Ok((parent, Some(command), (reader, writer), maps)) => {
-                drop((channel, reader));
-                // If it fails, the command's process ends.
-                let _ = maps.write(command, writer);
+            Ok((parent, None, steps, maps)) => self.run_command(&channel, parent, &maps, steps),
+            Ok((parent, Some(command), steps, maps)) => {
+                if let Err(error) = steps.lead(command, &maps) {
+                    let _ = send_result(&channel, Err(error));
+                    exit_now(1)
+                }
+                drop(channel);
                 exit_now(parent.wait(command))
             }
             Err(error) => {
@@ -88,9 +97,12 @@ impl<'a> Nested<'a> {
 
     /// Prepares the mounts of the outer level, and reports on `channel` the reason if the command can
     /// write its guarded file.
-    fn enter_outer(&self, channel: &OwnedFd) -> io::Result<()> {
-        if let Some(ids) = self.outer_user {
-            map_ids((0, 0), ids).map_err(|e| failed("map the user to root", e))?;
+    fn enter_outer(&self, channel: &OwnedFd, mapped: PipeReader) -> io::Result<()> {
+        self.outer.await_and_enter(mapped)?;
+        if !matches!(self.outer, Maps::None) {
+            // In one of its own the command could mount its control group, which is the gateway's, too. A container
+            // may have made the file read-only.
+            let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
         }
         if self.is_main_thread && self.new.first == FirstProcess::Reaper {
             // The parent may be stopped when the gateway ends. As the first process it ends all others
@@ -109,6 +121,14 @@ impl<'a> Nested<'a> {
             replace_resolv_conf(text).map_err(|e| failed("replace /etc/resolv.conf", e))?;
         }
         let guarded = self.new.read_only.as_ref().map(Guard::protect);
+        for path in &self.new.protected {
+            protect_path(path)?;
+        }
+        for path in &self.new.hidden {
+            hide_socket(path)?;
+        }
+        // A container may forbid it.
+        let _ = protect_control_groups();
         if self.new.first == FirstProcess::Reaper {
             // A container may forbid it; the command then sees the host's /proc.
             let _ = mount_proc();
@@ -124,48 +144,46 @@ impl<'a> Nested<'a> {
         send_result(channel, Ok(message))
     }
 
+    /// Returns the namespaces in which the command's process begins. They belong to the outer level, so that the
+    /// command cannot unmount the /proc that is mounted there.
+    fn between_levels(&self) -> CloneFlags {
+        match self.new.first {
+            FirstProcess::Reaper => CloneFlags::empty(),
+            FirstProcess::Command => CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS,
+        }
+    }
+
+    /// Moves the command's process into the inner level.
+    fn enter_inner(&self) -> io::Result<()> {
+        if self.new.first == FirstProcess::Command {
+            // A container may forbid it; the command then sees the host's /proc.
+            let _ = mount_proc();
+        }
+        let inner = self.inner();
+        unshare(inner).map_err(|error| namespace_limits::explain(inner, &error.into()))
+    }
+
     fn inner(&self) -> CloneFlags {
         let mut inner = CloneFlags::CLONE_NEWNET
             | CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS;
         inner.set(CloneFlags::CLONE_NEWUSER, self.new.user);
-        let is_first = self.new.first == FirstProcess::Command;
-        inner.set(CloneFlags::CLONE_NEWPID, is_first);
         inner
     }
 
-    /// Returns the maps of the inner user namespace: all users and groups of the caller if its privileges
-    /// suffice, otherwise only its own, as root.
-    fn maps(&self) -> Maps {
-        let own = Maps::Own(geteuid().as_raw(), getegid().as_raw());
-        // The mounted /proc may belong to another PID namespace, where the command has another number.
-        let is_proc_own = fs::read_link("/proc/self")
-            .is_ok_and(|pid| pid.as_os_str() == &*OsString::from(getpid().to_string()));
-        let is_other = self.new.has_other_user();
-        if self.outer_user.is_some() || is_other || !is_proc_own || !can_map_others() {
-            return own;
-        }
-        let identity = |name| {
-            let text = fs::read_to_string(format!("/proc/self/{name}")).ok()?;
-            identity_map(&text)
-        };
-        match ID_MAPS.map(identity) {
-            [Some(users), Some(groups)] => Maps::All([users, groups]),
-            _ => own,
-        }
-    }
-
-    /// Prepares the command's process in the inner level, and executes the command once the gateway
-    /// permits it.
+    /// Moves the command's process into the inner level, and executes the command once the gateway permits it.
     fn run_command(
         &self,
         channel: &OwnedFd,
         parent: CommandParent,
         maps: &Maps,
-        mapped: PipeReader,
+        steps: Steps,
     ) -> ! {
-        let prepared = maps.enter(mapped).and_then(|()| self.prepare_command());
+        let prepared = self
+            .enter_inner()
+            .and_then(|()| steps.follow(maps))
+            .and_then(|()| self.prepare_command());
         let failed = prepared.is_err();
         if send_result(channel, prepared).is_err() || failed {
             exit_now(1);
@@ -180,13 +198,10 @@ impl<'a> Nested<'a> {
 
     /// Opens the TAP, and the namespaces of this process. Returns them as a message.
     fn prepare_command(&self) -> io::Result<Message> {
-        if self.new.first == FirstProcess::Command {
-            // A container may forbid it; the command then sees the host's /proc.
-            let _ = mount_proc();
-        }
         // Allows ping sockets for the command's groups, and low ports for all of its users.
         let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
         let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
+        join_new_keyring().map_err(|e| failed("make a keyring for the command", e))?;
         let mut message = open_here(&self.new.tap, Some(&self.new.setup))?;
         for name in ["net", "user"] {
             let file = fs::File::open(format!("/proc/thread-self/ns/{name}"));
@@ -212,89 +227,62 @@ impl<'a> Nested<'a> {
     }
 }
 
-/// The maps of users and groups of the inner level.
-enum Maps {
-    /// There is no user namespace.
-    None,
-    /// One user and group, which become root.
-    Own(u32, u32),
-    /// All users and groups of the outer level; the contents of both maps, which only a process of the
-    /// outer level may write.
-    All([String; 2]),
+/// The steps of the command's process and of its parent that wait for each other.
+struct Steps {
+    /// Written when the command's process is in the inner level.
+    entered: (PipeReader, PipeWriter),
+    /// Written when it may go on there: the parent has left the host's network, and has written the maps.
+    mapped: (PipeReader, PipeWriter),
 }
 
-impl Maps {
-    /// Writes the maps of the command's process, from its parent.
-    fn write(&self, command: Pid, mut mapped: PipeWriter) -> io::Result<()> {
-        let Self::All(texts) = self else {
-            return Ok(());
-        };
-        for (name, text) in ID_MAPS.iter().zip(texts) {
-            fs::write(format!("/proc/{command}/{name}"), text)?;
-        }
-        mapped.write_all(b"1")
-    }
-
-    /// Waits in the command's process until its maps are written, or writes them.
-    fn enter(&self, mut mapped: PipeReader) -> io::Result<()> {
-        let done = match self {
-            Self::None => Ok(()),
-            Self::Own(user, group) => map_ids((0, 0), (*user, *group)),
-            Self::All(_) => {
-                let refused = |_| io::Error::other("the kernel has refused the maps");
-                mapped.read_exact(&mut [0]).map_err(refused)
-            }
-        };
-        done.map_err(|error| {
-            let what = match (self, error.kind()) {
-                (Self::Own(0, _), io::ErrorKind::PermissionDenied) => {
-                    "map root in the command; give it CAP_SETFCAP, or start as another user"
-                }
-                _ => "map the users of the command",
-            };
-            failed(what, error)
+impl Steps {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            entered: io::pipe()?,
+            mapped: io::pipe()?,
         })
     }
-}
 
-/// Returns whether this process may map users other than its own. For root the kernel also requires
-/// CAP_SETFCAP.
-fn can_map_others() -> bool {
-    let needed = [
-        Capability::CAP_SETUID,
-        Capability::CAP_SETGID,
-        Capability::CAP_SETFCAP,
-    ];
-    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    needed.into_iter().all(has)
-}
-
-/// Returns a map in which each ID of `map`, the contents of a uid_map, is itself.
-fn identity_map(map: &str) -> Option<String> {
-    let lines = map.lines().map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (inside, _, count) = (words.next()?, words.next()?, words.next()?);
-        Some(format!("{inside} {inside} {count}\n"))
-    });
-    let text = lines.collect::<Option<String>>()?;
-    (!text.is_empty()).then_some(text)
-}
-
-/// Maps the user and group `inside` the calling process's new user namespace to `outside`.
-pub(super) fn map_ids(inside: (u32, u32), outside: (u32, u32)) -> io::Result<()> {
-    // Otherwise a process could drop a group whose permissions deny an access.
-    match fs::write("/proc/self/setgroups", "deny") {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    /// Waits in the parent until the command's process is in the inner level. Enters its network, and writes its
+    /// maps.
+    fn lead(self, command: Pid, maps: &Maps) -> io::Result<()> {
+        let ((mut entered, own), (reader, mut mapped)) = (self.entered, self.mapped);
+        drop((own, reader));
+        if entered.read_exact(&mut [0]).is_err() {
+            // The command's process reports its error.
+            return Ok(());
+        }
+        leave_network(command)?;
+        // If it fails, the command's process ends.
+        let written = maps.write(command);
+        let _ = written.and_then(|()| mapped.write_all(b"1"));
+        Ok(())
     }
-    fs::write(
-        "/proc/self/uid_map",
-        format!("{} {} 1", inside.0, outside.0),
-    )?;
-    fs::write(
-        "/proc/self/gid_map",
-        format!("{} {} 1", inside.1, outside.1),
-    )
+
+    /// Reports in the command's process that it is in the inner level, and waits for its maps.
+    fn follow(self, maps: &Maps) -> io::Result<()> {
+        let ((reader, mut entered), (mapped, own)) = (self.entered, self.mapped);
+        drop((reader, own));
+        entered.write_all(b"1")?;
+        maps.await_and_enter(mapped)
+    }
+}
+
+/// Moves the calling process into the network of the command: a /proc that shows a process shows its readers the
+/// sockets, neighbours and routes of its network.
+fn leave_network(command: Pid) -> io::Result<()> {
+    let enter = || {
+        let pid =
+            rustix::process::Pid::from_raw(command.as_raw()).ok_or(io::ErrorKind::NotFound)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        setns(process, CloneFlags::CLONE_NEWNET)?;
+        Ok(())
+    };
+    // Linux before 5.8 enters no namespace by a process.
+    let own = |_: io::Error| Ok(unshare(CloneFlags::CLONE_NEWNET)?);
+    enter()
+        .or_else(own)
+        .map_err(|e: io::Error| failed("leave the network of the host", e))
 }
 
 /// Prevents this process and its descendants from signalling the gateway, which is in their process
@@ -308,19 +296,4 @@ fn confine_signals() {
         ruleset.no_new_privs(false).restrict_self()
     };
     let _ = confine();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::identity_map;
-
-    #[test]
-    fn each_id_of_a_map_is_mapped_to_itself() {
-        let all = "         0          0 4294967295\n";
-        assert_eq!(identity_map(all).unwrap(), "0 0 4294967295\n");
-        let container = "0 1000 1\n1 100000 65536\n";
-        assert_eq!(identity_map(container).unwrap(), "0 0 1\n1 1 65536\n");
-        assert_eq!(identity_map(""), None);
-        assert_eq!(identity_map("0 0"), None);
-    }
 }

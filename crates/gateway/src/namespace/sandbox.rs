@@ -15,7 +15,7 @@ use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{chdir, chroot, pivot_root};
 
 use super::own_addresses::open_before_sandbox;
-use super::{failed, mounts, nested, seccomp};
+use super::{failed, id_maps, mounts, seccomp};
 use crate::inspect::open_resident_memory;
 
 /// The directory at which the empty root file system is mounted before it becomes the root.
@@ -111,7 +111,7 @@ fn unshare_mounts() -> io::Result<()> {
         Err(nix::errno::Errno::EPERM) => {
             let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
             unshare(CloneFlags::CLONE_NEWUSER | namespaces)?;
-            nested::map_ids((uid.as_raw(), gid.as_raw()), (uid.as_raw(), gid.as_raw()))?;
+            id_maps::map_ids((uid.as_raw(), gid.as_raw()), (uid.as_raw(), gid.as_raw()))?;
         }
         Err(error) => return Err(error.into()),
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -19,6 +20,7 @@ use super::can_make_namespaces;
 use super::child::{Message, channel, in_child, open_result, receive, send};
 use super::command_parent::{HANGUP, KILL, TERMINATE};
 use super::guarded_file::Guard;
+use super::id_maps::Maps;
 use super::interface::InterfaceSetup;
 use super::nested::Nested;
 use super::sys::{fork_into, is_signal_ignored, register, set_signal_handler};
@@ -48,6 +50,10 @@ pub struct NewNamespaces {
     pub resolv_conf: Option<String>,
     /// A file that the command must not be able to write, regardless of permissions.
     pub read_only: Option<Guard>,
+    /// Further files that the command cannot write. It may be able to put others in the place of a folder above.
+    pub protected: Vec<PathBuf>,
+    /// Sockets that the command cannot connect to by their paths.
+    pub hidden: Vec<PathBuf>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -100,12 +106,12 @@ impl NewNamespaces {
         let (channel, theirs) = channel()?;
         let (control, gateway) = self::channel()?;
         // The command is one level below, and cannot change mounts of this level.
-        let has_outer_user = self.user && !can_make_namespaces();
         let mut outer = CloneFlags::CLONE_NEWNS;
-        outer.set(CloneFlags::CLONE_NEWUSER, has_outer_user);
+        let maps = self.outer_maps();
+        let is_one_user = matches!(maps, Maps::Own(..)) || self.has_other_user();
+        outer.set(CloneFlags::CLONE_NEWUSER, !matches!(maps, Maps::None));
         outer.set(CloneFlags::CLONE_NEWPID, self.first == FirstProcess::Reaper);
-        let outer_user = has_outer_user.then(|| self.ids());
-        let nested = Nested::new(self, outer_user);
+        let nested = Nested::new(self, maps);
         let copies = [channel.as_raw_fd(), control.as_raw_fd()];
         // The intermediate process is forked with the C library's function, which leaves the allocator
         // usable if this process has threads. It ends when its child, with `CLONE_PARENT`, is this
@@ -116,11 +122,14 @@ impl NewNamespaces {
                 // After the change of the user, /proc/self with the maps of users belongs to root.
                 set_dumpable(true)?;
             }
+            let (reader, mapped) = io::pipe()?;
             let parent = fork_into(outer | CloneFlags::CLONE_PARENT);
             let parent = parent.map_err(|error| namespace_limits::explain(outer, &error))?;
             let Some(pid) = parent else {
-                nested.run(theirs, gateway, &copies)
+                drop(mapped);
+                nested.run((theirs, gateway), reader, &copies)
             };
+            nested.map_outer(pid, mapped)?;
             Ok(Message {
                 bytes: pid.as_raw().to_ne_bytes().to_vec(),
                 ..Message::default()
@@ -147,7 +156,7 @@ impl NewNamespaces {
             control,
             namespaces: Namespaces::from_files(net, files.next())?,
             files: CommandFiles {
-                user: (has_outer_user || self.has_other_user()).then(|| self.ids().0),
+                user: is_one_user.then(|| self.ids().0),
                 unguarded: if self.user {
                     let reason = String::from_utf8_lossy(&unguarded).into_owned();
                     Some(reason).filter(|reason| !reason.is_empty())
@@ -159,6 +168,19 @@ impl NewNamespaces {
                 },
             },
         })
+    }
+
+    /// Returns the users and groups of the outer level. It has a user namespace wherever the kernel permits one, so
+    /// that its limits and mounts are not the host's.
+    fn outer_maps(&self) -> Maps {
+        if !self.user {
+            return Maps::None;
+        }
+        if self.has_other_user() || !can_make_namespaces() {
+            let (user, group) = self.ids();
+            return Maps::Own(user, group);
+        }
+        Maps::all_of_caller().unwrap_or(Maps::None)
     }
 
     /// Returns the user and group of the command outside of its user namespace.

@@ -46,6 +46,23 @@ pub(super) fn fork_into(namespaces: CloneFlags) -> io::Result<Option<Pid>> {
     }
 }
 
+/// Gives this process a new session keyring in place of that of the caller, which has no keys. A kernel without
+/// keyrings, or a filter of a container that forbids them, has none for the command either.
+pub(super) fn join_new_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let no_name = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name the call has no other argument.
+    let serial = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, no_name) };
+    if serial >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+        _ => Err(error),
+    }
+}
+
 /// Ends the process without destructors and without the parent's exit handlers.
 pub(super) fn exit_now(status: i32) -> ! {
     // SAFETY: has no preconditions.

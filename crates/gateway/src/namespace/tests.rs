@@ -371,6 +371,8 @@ fn a_command_runs_in_new_namespaces() {
             setup: setup(),
             resolv_conf: Some("nameserver 10.0.2.3\n".into()),
             read_only: None,
+            protected: Vec::new(),
+            hidden: Vec::new(),
             command: ["sh", "-c", &script].map(Into::into).into(),
         }
         .make();
@@ -401,6 +403,8 @@ fn a_command_that_does_not_exist_is_reported() {
         setup: InterfaceSetup::default(),
         resolv_conf: None,
         read_only: None,
+        protected: Vec::new(),
+        hidden: Vec::new(),
         command: vec!["/no/such/program".into()],
     };
     match new.make() {
@@ -426,6 +430,8 @@ fn start_script(first: FirstProcess, script: &str, output: &Path) -> Option<Spaw
         setup: InterfaceSetup::default(),
         resolv_conf: None,
         read_only: None,
+        protected: Vec::new(),
+        hidden: Vec::new(),
         command: ["sh", "-c", &script].map(Into::into).into(),
     }
     .make();

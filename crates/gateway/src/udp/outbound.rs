@@ -173,9 +173,7 @@ fn send_train(shared: &Arc<Shared>, train: &Train, flow: &Arc<UdpFlow>) {
         add(&shared.counters.udp_replaced, replaced as u64);
     }
     // A port that was free when the flow was opened may be another guest's now.
-    if shared.guests.are_apart()
-        && shared.refuses_guest(flow.owner.port, train.key.guest, flow.host)
-    {
+    if shared.guests.are_apart() && shared.refuses_guest(&flow.owner, train.key.guest, flow.host) {
         return add(&shared.counters.udp_dropped, train.count as u64);
     }
     flow.record_tx();

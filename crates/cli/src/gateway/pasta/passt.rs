@@ -20,7 +20,7 @@ use super::auto::AutoForwards;
 use super::forward_table::ForwardTable;
 use super::network::Plan;
 use super::options::{Options, Program};
-use super::{Caller, Prepared, builder, prepare, run};
+use super::{Caller, Named, Prepared, builder, prepare, run};
 use crate::gateway::json_socket;
 use crate::gateway::memory;
 use crate::gateway::policy;
@@ -67,7 +67,7 @@ fn serve(options: &Options) -> Result<()> {
         control,
         tools,
         opener,
-    } = prepare(options, &plan, policy, None)?;
+    } = prepare(options, &plan, policy, (Named::create(options)?, None))?;
     runtime()?.block_on(async {
         let gateway = builder(&plan, guest.device, opener).build()?;
         // The forwards follow no port.
