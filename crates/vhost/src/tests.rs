@@ -26,6 +26,7 @@ use crate::{VhostUser, VhostUserBuilder, VhostUserStats};
 mod connections;
 mod memory_faults;
 mod pairs;
+mod rings;
 
 const GUEST: u64 = 0x4000_0000;
 const MONITOR: u64 = 0x7f12_0000_0000;
@@ -108,9 +109,14 @@ impl Guest {
     }
 
     fn start(&self, ring: u32) {
+        self.start_at(ring, 0);
+    }
+
+    /// Starts a ring whose next available chain has the index `base`.
+    fn start_at(&self, ring: u32, base: u32) {
         let at = MONITOR + RING * u64::from(ring);
         self.send(8, &words(&[pair(ring, u32::from(SIZE))]), &[]);
-        self.send(10, &words(&[pair(ring, 0)]), &[]);
+        self.send(10, &words(&[pair(ring, base)]), &[]);
         let addresses = [pair(ring, 0), at, at + USED, at + AVAILABLE, 0];
         self.send(9, &words(&addresses), &[]);
         self.send(13, &words(&[u64::from(ring)]), &[self.call.as_fd()]);
