@@ -44,6 +44,14 @@ impl Gvproxy {
 
     /// Starts the program with variables of the environment.
     fn start_with(arguments: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_from(
+            Command::new(PROGRAM).envs(environment.iter().copied()),
+            arguments,
+        )
+    }
+
+    /// Starts the program with a command that has no arguments of gvproxy yet.
+    fn start_from(command: &mut Command, arguments: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("notes")).unwrap();
         let (sender, notifications) = mpsc::channel();
@@ -58,10 +66,9 @@ impl Gvproxy {
         });
         let arguments = format!("-notification unix://DIR/notes -pid-file DIR/pid {arguments}");
         let arguments = arguments.replace("DIR", &folder.path().display().to_string());
-        let process = Command::new(PROGRAM)
+        let process = command
             .arg("gvproxy")
             .args(arguments.split_whitespace())
-            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -464,6 +471,20 @@ async fn a_guest_changes_its_own_entries_alone() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = request(&second, "POST", unexpose, &entry).await;
     assert!(answer.contains("was not exposed by this guest"), "{answer}");
+    // A forward to another guest, or one that opens the gateway's services to the host's network.
+    for remote in [
+        "192.168.127.2:81",
+        "192.168.127.1:80",
+        "192.168.127.1:53",
+        "192.168.127.77:1",
+    ] {
+        let other = format!(
+            r#"{{"local":"127.0.0.1:{}","remote":"{remote}"}}"#,
+            free_port()
+        );
+        let answer = request(&second, "POST", expose, &other).await;
+        assert!(answer.contains("is no address of this guest"), "{answer}");
+    }
     // The names are those of both.
     let zone = r#"{"Name":"test.","DefaultIP":"192.168.127.9"}"#;
     let answer = request(&second, "POST", "/services/dns/add", zone).await;
@@ -478,6 +499,50 @@ async fn a_guest_changes_its_own_entries_alone() {
     let mut byte = [0];
     let mut last = open.pop().unwrap().unwrap();
     assert!(!matches!(last.read(&mut byte).await, Ok(1..)));
+}
+
+#[tokio::test]
+async fn guests_leave_half_of_the_forwards_to_the_host() {
+    // With few descriptors there are few forwards: a part of those that other limits leave.
+    let gvproxy = Gvproxy::start_from(
+        Command::new("prlimit").args(["--nofile=600:600", "--", PROGRAM]),
+        &format!("{ALL} -ssh-port -1"),
+    );
+    let guests = [2, 3, 4].map(|n| {
+        let at = Ipv4Addr::new(192, 168, 127, n);
+        (
+            at,
+            guest_at(Box::new(gvproxy.link()), at, [2, 0, 0, 0, 0, n]),
+        )
+    });
+    let mut counts = Vec::new();
+    for (at, guest) in &guests {
+        let mut count = 0_u16;
+        loop {
+            let port = free_port();
+            let entry = format!(
+                r#"{{"local":"127.0.0.1:{port}","remote":"{at}:{}"}}"#,
+                1 + count
+            );
+            let answer = request(guest, "POST", "/services/forwarder/expose", &entry).await;
+            if answer.contains("already; remove some") {
+                break counts.push(count);
+            }
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            count += 1;
+        }
+    }
+    assert!(
+        counts[0] > 1 && counts[0].abs_diff(counts[1]) <= 1,
+        "{counts:?}"
+    );
+    assert!(counts[2] <= 1, "{counts:?}");
+    for _ in 0..counts[0] {
+        let entry =
+            json!({"local": format!("127.0.0.1:{}", free_port()), "remote": "192.168.127.2:1"});
+        let (status, text) = gvproxy.post("/services/forwarder/expose", &entry);
+        assert_eq!(status, "200", "{text}");
+    }
 }
 
 #[test]

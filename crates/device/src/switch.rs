@@ -15,6 +15,7 @@ use crate::frames::{Events, POOL_BYTES};
 use crate::{Caps, Device, DeviceCounters, LogLimit};
 
 mod claims;
+mod ended;
 mod handle;
 mod port;
 mod table;
@@ -26,7 +27,7 @@ pub use claims::fuzz_claims;
 use claims::{Claims, is_group, is_of_link};
 pub use handle::SwitchHandle;
 use handle::{Shared, State, now};
-use port::{Port, PortWaker, fit};
+use port::{Port, PortWaker, QUEUE_BYTES, fit};
 use table::Table;
 
 /// Most ports.
@@ -86,8 +87,8 @@ pub struct SwitchStats {
     pub flooded: u64,
     /// Packets that were dropped because too many waited for their guest.
     pub dropped: u64,
-    /// Frames that were dropped because of their source: the address of another guest, the stack or a
-    /// group, contradictory addresses, or a VLAN tag.
+    /// Frames that were dropped because of their source: the address of another guest (also of one that has
+    /// ended), the stack or a group, contradictory addresses, or a VLAN tag.
     pub refused: u64,
     /// Frames to one address that were dropped because no guest that the sender reaches has it.
     pub unreachable: u64,
@@ -102,7 +103,6 @@ pub struct SwitchStats {
 /// port. Without [`is_joined`](SwitchConfig::is_joined), guests reach only the stack. With it, frames to
 /// groups and to unknown addresses go to all ports. Super-segments pass whole to devices that accept
 /// them.
-/// accept them.
 ///
 /// # Addresses
 /// An Ethernet or IP address belongs to the first guest that uses it. Frames of other guests with such a
@@ -113,11 +113,12 @@ pub struct SwitchStats {
 /// to a guest. [`SwitchHandle::lease`] reserves an address for one guest.
 ///
 /// # Queues
-/// Up to 2048 packets, or 8 MiB, wait for a guest that does not read. Further packets are dropped, so
-/// that other guests are not affected. With a single port, the stack's packets wait in the stack.
+/// Up to 2048 packets, or 8 MiB, wait for a guest that does not read. With a
+/// [limit of the memory](Device::limit_memory), `n` guests have an (n+1)th of half of it each, but at least
+/// one packet. Further packets are dropped, so that other guests are not affected. With a single port, the
+/// stack's packets wait in the stack.
 pub struct Switch {
     config: SwitchConfig,
-    events: Events,
     ports: Ports,
     shared: Arc<Shared>,
     /// The index of the port that is served next.
@@ -131,12 +132,14 @@ pub struct Switch {
 }
 
 /// The ports, and scratch space for segments.
-#[derive(Default)]
 struct Ports {
+    events: Events,
     list: Vec<Port>,
     index: BTreeMap<PortId, usize>,
     segments: Vec<Packet>,
     mtu: usize,
+    /// Most bytes of the queues of all ports together.
+    queue_bytes: usize,
 }
 
 impl Switch {
@@ -150,12 +153,15 @@ impl Switch {
         let events = Events::new()?;
         events.add_with(shared.wake_file().as_fd(), WAKE)?;
         let ports = Ports {
+            events,
+            list: Vec::new(),
+            index: BTreeMap::new(),
+            segments: Vec::new(),
             mtu: config.mtu as usize,
-            ..Ports::default()
+            queue_bytes: usize::MAX,
         };
         Ok(Self {
             config,
-            events,
             ports,
             shared,
             next: 0,
@@ -188,12 +194,20 @@ impl Switch {
 
     /// Marks the ports that have events.
     fn take_events(&mut self) {
-        let Self { events, ports, .. } = self;
+        let Ports {
+            events,
+            list,
+            index,
+            ..
+        } = &mut self.ports;
         let mut has_woken = false;
         events.take(|event| match event.token {
             WAKE => has_woken = true,
             token => {
-                if let Some(port) = ports.get_mut(PortId(token)) {
+                let port = index
+                    .get(&PortId(token))
+                    .and_then(|index| list.get_mut(*index));
+                if let Some(port) = port {
                     port.on_event();
                     port.has_ended |= event.is_end;
                 }
@@ -252,7 +266,7 @@ impl Switch {
         device.limit_memory(&self.memory.0, self.memory.1);
         let mut waker = None;
         if let Some(file) = device.fd() {
-            self.events.add_with(file, id.0)?;
+            self.ports.events.add_with(file, id.0)?;
         } else {
             let port_waker = Arc::new(PortWaker {
                 is_woken: AtomicBool::new(false),
@@ -276,14 +290,15 @@ impl Switch {
         if let Some(mut port) = self.ports.remove(id) {
             was_connected = port.is_connected;
             if let Some(file) = port.device.fd() {
-                self.events.remove(file);
+                self.ports.events.remove(file);
             }
             port.device.close();
             self.ended.add(&port.device.counters());
         }
         let mut state = self.shared.state.lock();
         let mac = state.table.first_mac(id).filter(|_| was_connected);
-        state.table.remove_port(id);
+        let last = state.last_port();
+        state.table.remove_port(now(), id, last);
         state.ports -= 1;
         drop(state);
         self.report(PortEvent::Disconnected { port: id, mac });
@@ -292,9 +307,9 @@ impl Switch {
     /// Sends the waiting packets of ports whose devices may accept them, and removes the ports that fail.
     fn flush(&mut self, now: Instant) {
         let mut failed = Vec::new();
-        let ports = self.ports.list.iter_mut();
-        for port in ports.filter(|port| port.may_flush(now)) {
-            if let Err(error) = port.flush(now, &self.events) {
+        let Ports { events, list, .. } = &mut self.ports;
+        for port in list.iter_mut().filter(|port| port.may_flush(now)) {
+            if let Err(error) = port.flush(now, events) {
                 tracing::debug!(%error, "the device of a guest has failed");
                 failed.push(port.id);
             }
@@ -371,16 +386,16 @@ impl Switch {
         let is_joined = self.config.is_joined;
         if is_group(claims.dst) {
             if is_joined && self.ports.list.len() > 1 && !is_of_link(claims.dst) {
-                self.ports.flood(state, from, packet.clone());
+                self.ports.flood(state, (now, from), packet.clone());
             }
             batch.push(packet);
             return;
         }
         match state.table.port_to(now, claims.dst) {
-            Some(to) if is_joined && to != from => self.ports.forward(state, to, packet),
-            None if is_joined => {
+            Some(to) if is_joined && to != from => self.ports.forward(state, (now, to), packet),
+            None if is_joined && !state.table.has_ended(now, claims.dst) => {
                 state.stats.flooded += 1;
-                self.ports.flood(state, from, packet);
+                self.ports.flood(state, (now, from), packet);
             }
             _ => state.stats.unreachable += 1,
         }
@@ -392,15 +407,15 @@ impl Switch {
             return;
         };
         if is_group(dst) {
-            return self.ports.send_to_others(state, None, &packet);
+            return self.ports.send_to_others(state, (now, None), &packet);
         }
         match state.table.port_to(now, dst) {
-            Some(to) => self.ports.send(state, to, packet),
-            None if self.config.is_joined => {
+            Some(to) => self.ports.send(state, (now, to), packet),
+            None if self.config.is_joined && !state.table.has_ended(now, dst) => {
                 state.stats.flooded += 1;
-                self.ports.send_to_others(state, None, &packet);
+                self.ports.send_to_others(state, (now, None), &packet);
             }
-            // Other guests must not receive the packet.
+            // Other guests must not receive the packet: its guest may have ended, and may return.
             None => state.stats.unreachable += 1,
         }
     }
@@ -424,10 +439,15 @@ impl Ports {
     fn push(&mut self, port: Port) {
         self.index.insert(port.id, self.list.len());
         self.list.push(port);
+        self.share_queues();
     }
 
-    fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
-        self.list.get_mut(*self.index.get(&id)?)
+    /// Gives each port its share of the queues, such that another one finds room.
+    fn share_queues(&mut self) {
+        let share = (self.queue_bytes / (self.list.len() + 1)).min(QUEUE_BYTES);
+        for port in &mut self.list {
+            port.limit_queue(share);
+        }
     }
 
     /// Returns whether a frame of the port at `index` must wait: none of its guest's frames was allowed
@@ -458,21 +478,40 @@ impl Ports {
         for (index, port) in self.list.iter().enumerate().skip(index) {
             self.index.insert(port.id, index);
         }
+        self.share_queues();
         Some(port)
     }
 
-    /// Queues a packet of the stack for the guest at `to`.
-    fn send(&mut self, state: &mut State, to: PortId, packet: Packet) {
+    /// Queues a packet of the stack for the guest at `to`. A device that has not refused packets first gets
+    /// those that wait if there is no room.
+    fn send(&mut self, state: &mut State, (now, to): (Instant, PortId), packet: Packet) {
         let Some(&index) = self.index.get(&to) else {
             return;
         };
+        self.make_room(now, index, packet.len());
         if !self.list[index].enqueue(packet, &mut self.segments) {
             state.stats.dropped += 1;
         }
     }
 
+    fn make_room(&mut self, now: Instant, index: usize, len: usize) {
+        let port = &mut self.list[index];
+        if !port.has_room(len) && port.may_flush(now) {
+            // An error is that of the next flush, too, which removes the port.
+            let _ = port.flush(now, &self.events);
+        }
+    }
+
     /// Queues a packet for all ports except `from`.
-    fn send_to_others(&mut self, state: &mut State, from: Option<PortId>, packet: &Packet) {
+    fn send_to_others(
+        &mut self,
+        state: &mut State,
+        (now, from): (Instant, Option<PortId>),
+        packet: &Packet,
+    ) {
+        for index in 0..self.list.len() {
+            self.make_room(now, index, packet.len());
+        }
         // The segments are made once and shared, as there may be many ports and segments.
         let mut segments = Vec::new();
         let others = self.list.iter_mut().filter(|port| Some(port.id) != from);
@@ -490,18 +529,18 @@ impl Ports {
     }
 
     /// Queues a frame of a guest for another guest.
-    fn forward(&mut self, state: &mut State, to: PortId, mut packet: Packet) {
+    fn forward(&mut self, state: &mut State, (now, to): (Instant, PortId), mut packet: Packet) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += 1;
-            self.send(state, to, packet);
+            self.send(state, (now, to), packet);
         }
     }
 
     /// Queues a frame of the guest at `from` for all other guests.
-    fn flood(&mut self, state: &mut State, from: PortId, mut packet: Packet) {
+    fn flood(&mut self, state: &mut State, (now, from): (Instant, PortId), mut packet: Packet) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += self.list.len() as u64 - 1;
-            self.send_to_others(state, Some(from), &packet);
+            self.send_to_others(state, (now, Some(from)), &packet);
         }
     }
 }
@@ -588,11 +627,14 @@ impl Device for Switch {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.events.as_fd())
+        Some(self.ports.events.as_fd())
     }
 
     fn limit_memory(&mut self, pool: &Pool, max_bytes: usize) {
         self.memory = (pool.clone(), max_bytes);
+        // The other half is for what devices receive.
+        self.ports.queue_bytes = max_bytes / 2;
+        self.ports.share_queues();
         for port in &mut self.ports.list {
             port.device.limit_memory(pool, max_bytes);
         }

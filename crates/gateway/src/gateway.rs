@@ -547,6 +547,12 @@ impl Handle {
         self.shared.guests.set_rate(bytes_per_second);
     }
 
+    /// Returns the most forwards at a time: [`Limits::forwards`](crate::Limits::forwards), lowered to the
+    /// descriptors that the process may have.
+    pub fn forwards_max(&self) -> usize {
+        self.shared.limits.forwards
+    }
+
     /// Binds a forward. It accepts clients from now on, or from the start of [`Gateway::run`].
     ///
     /// # Errors

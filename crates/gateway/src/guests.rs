@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fullsend_device::{Device, PortEvent, PortId, SwitchHandle, SwitchStats};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config::{Config, Limits};
@@ -30,6 +31,9 @@ pub(crate) struct Guest {
     /// The log lines of its refusals.
     pub(crate) refusals: RefusalLog,
     tcp_open: AtomicUsize,
+    forwarded_open: AtomicUsize,
+    /// Wakes a client of a forward when another one of the guest has ended.
+    forwarded_ended: Notify,
     dns_open: AtomicUsize,
     /// Bytes of the buffers of the guest's connections.
     buffers: AtomicUsize,
@@ -44,11 +48,16 @@ const MAX_BUFFERS: usize = 4 << 20;
 /// The share of a guest's free buffers that one connection gets.
 const BUFFERS_SHARE: usize = 16;
 
+/// Longest time until the share of a guest is computed again for a waiting client of its forwards.
+const SHARE_RECHECK: Duration = Duration::from_secs(1);
+
 /// A resource of which each of several guests has a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Share {
     /// TCP connections that the guest opens.
     Tcp,
+    /// TCP connections of forwards to the guest.
+    Forwarded,
     /// DNS queries without an answer.
     Dns,
 }
@@ -57,6 +66,7 @@ impl Guest {
     const fn open(&self, kind: Share) -> &AtomicUsize {
         match kind {
             Share::Tcp => &self.tcp_open,
+            Share::Forwarded => &self.forwarded_open,
             Share::Dns => &self.dns_open,
         }
     }
@@ -109,6 +119,9 @@ pub(crate) struct HeldShare {
 impl Drop for HeldShare {
     fn drop(&mut self) {
         self.guest.open(self.kind).fetch_sub(1, Ordering::Relaxed);
+        if self.kind == Share::Forwarded {
+            self.guest.forwarded_ended.notify_one();
+        }
     }
 }
 
@@ -129,6 +142,8 @@ impl Settings {
             address_names: Mutex::new(AddressNames::new(self.dns_addresses, self.address_grace)),
             refusals: RefusalLog::default(),
             tcp_open: AtomicUsize::new(0),
+            forwarded_open: AtomicUsize::new(0),
+            forwarded_ended: Notify::new(),
             dns_open: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
             relays: RelayMemory::of_guest(relays.clone()),
@@ -251,14 +266,16 @@ impl Guests {
     }
 
     /// Returns the part of `of_all`, the bound of all guests together, that one guest may use: with `n`
-    /// guests behind a switch at most 1/(n+1), so that another one finds room, and at most `of_one`.
+    /// guests behind a switch at most 1/(n+1), so that another one finds room, and at most `of_one`. A link is
+    /// a guest's from its first frame on.
     pub(crate) fn part_of(&self, of_all: usize, of_one: usize) -> usize {
         match &self.switch {
-            Some(switch) => (of_all / (switch.ports() + 1)).min(of_one).max(1),
+            Some(switch) => (of_all / (switch.guests().max(1) + 1)).min(of_one).max(1),
             None => of_all,
         }
     }
 
+<<<<<<< HEAD
     /// Returns the number of shares of what all guests have, of which each guest has one: with `n` guests
     /// n+1, as for [`part_of`](Self::part_of).
     pub(crate) fn parts(&self) -> u32 {
@@ -272,6 +289,22 @@ impl Guests {
         let all = self.all().into_iter();
         all.map(|guest| guest.refusals.take_suppressed(now, at_once))
             .sum()
+=======
+    /// Waits until the guest at `address` has less than its share of `of_all`, the most connections of all
+    /// forwards, and holds a unit of it: the clients of one guest do not use up those of the others.
+    pub(crate) async fn hold_forwarded(&self, address: IpAddr, of_all: usize) -> HeldShare {
+        loop {
+            let guest = self.of_or_unknown(address);
+            let ended = guest.forwarded_ended.notified();
+            if let Some(held) = guest.try_hold(Share::Forwarded, self.part_of(of_all, usize::MAX)) {
+                // The share may have room for one more.
+                guest.forwarded_ended.notify_one();
+                return held;
+            }
+            // The share grows when another guest ends, and the address may become another guest's.
+            let _ = tokio::time::timeout(SHARE_RECHECK, ended).await;
+        }
+>>>>>>> 4b6cca8d (device, vhost, gateway, cli: keep several guests apart, also when one ends)
     }
 
     /// Reserves the buffers of a new connection of one of several guests: a part of the guest's free

@@ -243,6 +243,52 @@ async fn guests_that_are_not_joined_reach_the_host_and_no_other_guest() {
 }
 
 #[tokio::test]
+async fn clients_of_one_guests_forward_leave_room_for_those_of_another() {
+    // Forwards together have 64 connections, half of those of 64 guests: each of two guests a third.
+    let mut config = config();
+    config.limits.tcp_connections = 2;
+    let rig = start(config, false, 2);
+    let mut forwards = Vec::new();
+    for (number, guest) in rig.guests.iter().enumerate() {
+        let to = SocketAddr::new(address(0, number), 80);
+        serve_echo(guest, to).await;
+        // The gateway knows a guest by its address from the first frame on.
+        assert!(ping(guest, ip(GATEWAY[0])).await);
+        let forward = Forward::new(Side::Host, Protocol::Tcp, ([127, 0, 0, 1], 0).into(), to);
+        rig.gateway.add_forward(forward).unwrap();
+    }
+    forwards.extend(
+        rig.gateway
+            .list_forwards()
+            .into_iter()
+            .map(|(_, forward)| forward.host),
+    );
+    // They stay open, and more than there are permits wait.
+    let mut held = Vec::new();
+    for _ in 0..70 {
+        held.push(tokio::net::TcpStream::connect(forwards[0]).await.unwrap());
+    }
+    while rig.gateway.counters().forwarded < 21 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let through = async |forward: SocketAddr| {
+        let mut client = tokio::net::TcpStream::connect(forward).await.unwrap();
+        client.write_all(b"other").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let answer = timeout(LIMIT, through(forwards[1])).await;
+    assert_eq!(answer.expect("an answer"), "other");
+    assert_eq!(rig.gateway.counters().forwarded, 22);
+    // Those that wait get the places of the others.
+    drop(held);
+    let answer = timeout(LIMIT, through(forwards[0])).await;
+    assert_eq!(answer.expect("an answer"), "other");
+}
+
+#[tokio::test]
 async fn guests_that_are_not_joined_do_not_send_to_each_others_ports_through_the_loopback() {
     let rig = start(config(), false, 2);
     let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -11,6 +11,10 @@ use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMma
 
 use crate::fault::{Guarded, MappedRange};
 
+/// Most memory of one guest, bytes. A file may have holes, so that its size costs the monitor nothing, while the
+/// address space of the process is all guests'.
+const MEMORY_MAX: u64 = 1 << 40;
+
 /// The mapped memory, and its addresses in the monitor's own address space.
 pub(crate) struct Memory {
     /// The guard of the mappings, dropped before them. `None` if the program does not permit the handler of missing pages; then
@@ -28,6 +32,7 @@ struct MonitorRange {
 }
 
 impl Memory {
+<<<<<<< HEAD
     /// Maps the regions. Fails if they overlap, or are not entirely within their files, or a file can become
     /// shorter and the program does not permit the handler of missing pages (`handles_sigbus`).
     pub(crate) fn map(
@@ -35,6 +40,17 @@ impl Memory {
         files: Vec<File>,
         handles_sigbus: bool,
     ) -> Result<Self> {
+=======
+    /// Maps the regions. Fails if they overlap, are not entirely within their files, or are larger than
+    /// [`MEMORY_MAX`] together.
+    pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
+        let sizes = regions.iter().map(|region| u128::from(region.memory_size));
+        if sizes.sum::<u128>() > u128::from(MEMORY_MAX) {
+            let text = format!("the guest has more than {} GiB of memory", MEMORY_MAX >> 30);
+            let error = io::Error::new(io::ErrorKind::InvalidInput, text);
+            return Err(Error::ReqHandlerError(error));
+        }
+>>>>>>> 4b6cca8d (device, vhost, gateway, cli: keep several guests apart, also when one ends)
         files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();

@@ -381,6 +381,25 @@ fn memory_may_be_in_files_of_local_file_systems() {
 }
 
 #[test]
+fn a_guest_has_a_part_of_the_address_space() {
+    // The files have holes: their sizes cost nothing.
+    let file = || {
+        let file = File::from(memfd_create("guest", MemfdFlags::empty()).unwrap());
+        file.set_len(1 << 41).unwrap();
+        file
+    };
+    let whole = VhostUserMemoryRegion::new(0, 1 << 40, MONITOR, 0);
+    assert!(Memory::map(&[whole], vec![file()]).is_ok());
+    let more = VhostUserMemoryRegion::new(1 << 40, 4096, MONITOR << 1, 0);
+    let error = Memory::map(&[whole, more], vec![file(), file()])
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("more than 1024 GiB"), "{error}");
+    let overflow = VhostUserMemoryRegion::new(0, u64::MAX, MONITOR, 0);
+    assert!(Memory::map(&[overflow, overflow], vec![file(), file()]).is_err());
+}
+
+#[test]
 fn received_descriptors_are_closed_on_exec() {
     let is_closed = |file: &File| fcntl_getfd(file).unwrap().contains(FdFlags::CLOEXEC);
     let file = File::from(memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap());

@@ -31,6 +31,13 @@ pub(super) struct State {
     is_closed: bool,
 }
 
+impl State {
+    /// Returns the identity of the port that was added last.
+    pub(super) const fn last_port(&self) -> PortId {
+        PortId(self.last_id)
+    }
+}
+
 impl Shared {
     pub(super) fn new(table: Table) -> io::Result<Self> {
         Ok(Self {
@@ -101,6 +108,11 @@ impl SwitchHandle {
     /// Returns the number of ports.
     pub fn ports(&self) -> usize {
         self.0.state.lock().ports
+    }
+
+    /// Returns the number of ports whose guest has sent a frame.
+    pub fn guests(&self) -> usize {
+        self.0.state.lock().table.guests()
     }
 
     /// Returns the port whose guest has used an IP address and may use it.

@@ -17,9 +17,11 @@ use crate::{Caps, Device};
 
 /// Most packets and bytes that wait for a guest that does not read.
 const QUEUE_PACKETS: usize = 2048;
-const QUEUE_BYTES: usize = 8 << 20;
+pub(super) const QUEUE_BYTES: usize = 8 << 20;
+/// Memory of a waiting packet besides its data, bytes.
+const OVERHEAD: usize = 512;
 /// Multiple of a packet's length that it may pin while it waits; a packet that pins more is copied.
-const MAX_PINNED: usize = 8;
+const MAX_PINNED: usize = 2;
 
 /// Number of times that the first frames of a port wait until others are served: a device that has ended
 /// may have received more than one call returns.
@@ -63,6 +65,8 @@ pub(super) struct Port {
     deferrals: u8,
     queue: VecDeque<Packet>,
     queued_bytes: usize,
+    /// Most bytes of the queue, but for a single packet.
+    max_bytes: usize,
     /// Whether the device has left packets in the queue.
     is_blocked: bool,
     /// The room events of the device's file.
@@ -85,6 +89,7 @@ impl Port {
             deferrals: DEFERRALS,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            max_bytes: QUEUE_BYTES,
             is_blocked: false,
             room: RoomEvents::default(),
             blocked_since: None,
@@ -158,8 +163,21 @@ impl Port {
         self.enqueue_segments(len, segments.drain(..))
     }
 
-    fn has_room(&self, len: usize) -> bool {
-        self.queue.len() < QUEUE_PACKETS && self.queued_bytes + len <= QUEUE_BYTES
+    /// Limits the queue. Packets that wait already stay.
+    pub(super) const fn limit_queue(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
+    /// Returns whether a packet of `len` bytes may wait. One does always, so that a guest with a small share
+    /// receives super-segments.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        let fits = self.queued_bytes + len + OVERHEAD <= self.max_bytes;
+        self.queue.is_empty() || self.queue.len() < QUEUE_PACKETS && fits
+    }
+
+    /// Returns the memory that a waiting packet takes, bytes.
+    fn cost(packet: &Packet) -> usize {
+        packet.len() + OVERHEAD
     }
 
     /// Queues the segments of a packet of `len` bytes. Returns whether there was room.
@@ -175,7 +193,7 @@ impl Port {
             if self.is_blocked {
                 packet.payload.limit_pinned(MAX_PINNED);
             }
-            self.queued_bytes += packet.len();
+            self.queued_bytes += Self::cost(&packet);
             self.queue.push_back(packet);
         }
         true
@@ -199,13 +217,19 @@ impl Port {
         if self.queue.is_empty() {
             return Ok(());
         }
+        let was_blocked = self.is_blocked;
         let result = self.device.transmit(&mut self.queue);
         self.is_blocked = !self.queue.is_empty();
+        if self.is_blocked && !was_blocked {
+            for packet in &mut self.queue {
+                packet.payload.limit_pinned(MAX_PINNED);
+            }
+        }
         self.blocked_since = self.is_blocked.then_some(now);
         if let Some(file) = self.device.fd() {
             self.room.update((events, file, self.id.0), self.is_blocked);
         }
-        self.queued_bytes = self.queue.iter().map(Packet::len).sum();
+        self.queued_bytes = self.queue.iter().map(Self::cost).sum();
         result
     }
 }

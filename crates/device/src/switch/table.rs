@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::PortId;
+use super::ended::EndedGuests;
 
 /// Most Ethernet addresses, and most IP addresses, of a port. A new address replaces the port's own least
 /// recently used one.
@@ -117,6 +118,14 @@ impl<A: Ord + Copy> Addresses<A> {
     fn first(&self, port: PortId) -> Option<A> {
         self.of_port.get(&port)?.addresses.first().copied()
     }
+
+    /// Returns the addresses of the port that do not age.
+    fn lasting(&self, port: PortId) -> Vec<A> {
+        let own = self.of_port.get(&port).into_iter();
+        let addresses = own.flat_map(|own| own.addresses.iter().copied());
+        let is_lasting = |address: &A| self.entries.get(address).is_some_and(|e| e.is_lasting);
+        addresses.filter(is_lasting).collect()
+    }
 }
 
 impl<A> Own<A> {
@@ -134,13 +143,14 @@ struct Lease {
     until: Instant,
 }
 
-/// The addresses of the ports and of the gateway, and the leases.
+/// The addresses of the ports, of ended guests and of the gateway, and the leases.
 pub(super) struct Table {
     gateway_mac: [u8; 6],
     gateway_addresses: BTreeSet<IpAddr>,
     macs: Addresses<[u8; 6]>,
     ips: Addresses<IpAddr>,
     leases: BTreeMap<IpAddr, Lease>,
+    ended: EndedGuests,
 }
 
 /// Most leases; further ones have no effect.
@@ -154,12 +164,17 @@ impl Table {
             macs: Addresses::new(LASTING_MACS),
             ips: Addresses::new(LASTING_IPS),
             leases: BTreeMap::new(),
+            ended: EndedGuests::default(),
         }
     }
 
-    /// Returns whether a frame of the port may have this source.
+    /// Returns whether a frame of the port may have this source. The address of an ended guest is for a port
+    /// that uses it before any other.
     pub(super) fn claim_mac(&mut self, now: Instant, port: PortId, mac: [u8; 6]) -> bool {
-        mac != self.gateway_mac && self.macs.claim(now, port, mac, true)
+        let is_first = self.macs.first(port).is_none_or(|first| first == mac);
+        mac != self.gateway_mac
+            && (is_first || !self.ended.has_mac(now, mac))
+            && self.macs.claim(now, port, mac, true)
     }
 
     /// Returns whether a guest may probe for other users of an address that it is about to use.
@@ -186,7 +201,9 @@ impl Table {
                 return false;
             }
         }
-        self.ips.claim(now, port, ip, may_last)
+        let kept_for = self.ended.owner_of_ip(now, ip, port);
+        kept_for.is_none_or(|mac| self.macs.owner(&mac) == Some(port))
+            && self.ips.claim(now, port, ip, may_last)
     }
 
     /// Reserves `ip` for the port with an Ethernet address until a time.
@@ -197,6 +214,7 @@ impl Table {
         if self.leases.len() >= LEASES_MAX && !self.leases.contains_key(&ip) {
             return;
         }
+        self.ended.release_ip(ip);
         let owner = self.macs.owner(&mac);
         if self.ips.owner(&ip) != owner {
             self.ips.remove(ip);
@@ -211,9 +229,19 @@ impl Table {
         self.leases.remove(&ip);
     }
 
-    pub(super) fn remove_port(&mut self, port: PortId) {
+    /// Removes a port, and keeps the addresses of its guest. No port has a higher number than `last_port`.
+    pub(super) fn remove_port(&mut self, now: Instant, port: PortId, last_port: PortId) {
+        if let Some(mac) = self.first_mac(port) {
+            let ips = self.ips.lasting(port);
+            self.ended.add(now, mac, &ips, last_port);
+        }
         self.macs.remove_port(port);
         self.ips.remove_port(port);
+    }
+
+    /// Returns whether the Ethernet address is kept for a guest that has ended.
+    pub(super) fn has_ended(&self, now: Instant, mac: [u8; 6]) -> bool {
+        self.ended.has_mac(now, mac) && self.macs.owner(&mac).is_none()
     }
 
     /// Returns the port that receives frames to the Ethernet address.
@@ -227,6 +255,11 @@ impl Table {
 
     pub(super) fn port_of_ip(&self, ip: IpAddr) -> Option<PortId> {
         self.ips.owner(&ip.to_canonical())
+    }
+
+    /// Returns the number of ports with an Ethernet address.
+    pub(super) fn guests(&self) -> usize {
+        self.macs.of_port.len()
     }
 
     /// Returns the first Ethernet address of the port.
@@ -270,7 +303,7 @@ mod tests {
         let later = now + 10 * AGE;
         assert!(!table.claim_mac(later, TWO, mac(1)) && !table.claim_ip(later, TWO, ip(15)));
         assert_eq!(table.port_to(later, mac(1)), Some(ONE));
-        table.remove_port(ONE);
+        table.remove_port(now, ONE, TWO);
         assert!(table.claim_mac(now, TWO, mac(1)) && table.claim_ip(now, TWO, ip(15)));
         assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
     }
@@ -323,8 +356,57 @@ mod tests {
         assert_eq!(table.port_to(now + AGE, mac(2)), None);
         assert!(table.claim_mac(now + AGE, TWO, mac(2)));
         assert_eq!(table.port_to(now + AGE, mac(2)), Some(TWO));
-        table.remove_port(ONE);
+        table.remove_port(now, ONE, TWO);
         assert_eq!(table.port_of_mac(mac(2)), Some(TWO));
+    }
+
+    #[test]
+    fn the_addresses_of_an_ended_guest_are_kept_for_its_return() {
+        let (mut table, now) = table();
+        assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
+        assert!(table.claim_mac(now, TWO, mac(2)) && table.claim_ip(now, TWO, ip(16)));
+        table.remove_port(now, ONE, TWO);
+        let later = now + 10 * AGE;
+        assert!(table.has_ended(later, mac(1)));
+        for at in [now, later] {
+            assert!(!table.claim_mac(at, TWO, mac(1)) && !table.claim_ip(at, TWO, ip(15)));
+            assert!(!table.probe_ip(at, TWO, ip(15)));
+        }
+        assert_eq!(table.guests(), 1);
+        // A port that was added later may be the same guest with another Ethernet address.
+        let (three, four) = (PortId(3), PortId(4));
+        assert!(table.claim_mac(later, three, mac(3)));
+        assert!(!table.claim_mac(later, three, mac(1)));
+        assert!(table.claim_mac(later, four, mac(1)) && table.claim_ip(later, four, ip(15)));
+        assert!(!table.has_ended(later, mac(1)));
+        assert_eq!(table.port_to(later, mac(1)), Some(four));
+        table.remove_port(later, four, four);
+        let fifth = PortId(5);
+        assert!(table.claim_mac(later, fifth, mac(5)) && table.claim_ip(later, fifth, ip(15)));
+        // A lease to another guest ends what is kept, as does the time of a lease.
+        table.remove_port(later, fifth, fifth);
+        assert!(!table.claim_ip(later, TWO, ip(15)));
+        table.lease(later, ip(15), mac(2), later + AGE);
+        assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
+        let day = Duration::from_secs(24 * 3600);
+        assert!(table.claim_mac(later + day, TWO, mac(1)));
+    }
+
+    #[test]
+    fn many_ended_guests_replace_those_that_ended_first() {
+        let (mut table, now) = table();
+        assert!(table.claim_mac(now, ONE, mac(0)));
+        for n in 1..=2000_u32 {
+            let (at, port) = (
+                now + Duration::from_secs(n.into()),
+                PortId(u64::from(n) + 1),
+            );
+            assert!(table.claim_mac(at, port, mac(n)));
+            table.remove_port(at, port, port);
+        }
+        let at = now + Duration::from_secs(2001);
+        assert!(!table.has_ended(at, mac(900)) && table.has_ended(at, mac(2000)));
+        assert!(table.claim_mac(at, ONE, mac(900)) && !table.claim_mac(at, ONE, mac(2000)));
     }
 
     #[test]
@@ -338,10 +420,12 @@ mod tests {
         assert_eq!(table.port_of_ip(ip(15)), Some(ONE));
         assert!(!table.claim_ip(now, TWO, ip(15)));
         // The lease outlasts the connection of its client.
-        table.remove_port(ONE);
+        table.remove_port(now, ONE, TWO);
         assert!(!table.claim_ip(now, TWO, ip(15)));
         assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
-        table.remove_port(ONE);
-        assert!(table.claim_ip(until, TWO, ip(15)));
+        table.remove_port(now, ONE, TWO);
+        // It is kept for the guest, also if the lease has ended.
+        assert!(!table.claim_ip(until, TWO, ip(15)));
+        assert!(table.claim_ip(until + Duration::from_secs(24 * 3600), TWO, ip(15)));
     }
 }

@@ -64,6 +64,11 @@ impl Guest {
         crate::frames::wake(self.wake.as_fd());
     }
 
+    /// Reports an event of its device, e.g. room.
+    fn wake(&self) {
+        crate::frames::wake(self.wake.as_fd());
+    }
+
     fn received(&mut self) -> Vec<Packet> {
         let mut all = Vec::new();
         while self.end.receive(&mut all, 64).unwrap() > 0 {}
@@ -476,6 +481,97 @@ fn super_segments_pass_whole_where_the_receiver_accepts_them() {
             assert_eq!(segment.payload.len(), 1000);
         }
     }
+}
+
+#[test]
+fn the_queues_of_guests_that_do_not_read_share_the_memory() {
+    let mut rig = Rig::new(true);
+    let mut guests: Vec<_> = (1..=9).map(|n| rig.guest(n)).collect();
+    rig.switch.limit_memory(&Pool::new(0), 2 << 20);
+    for guest in &guests {
+        *guest.room.lock() = 0;
+    }
+    let packet = |guest: &Guest| {
+        let addresses = (IpAddr::from(GATEWAY_IP), IpAddr::from(guest.ip));
+        let packet = test_packet::tcp(addresses, &TcpRepr::default(), &[7; 30_000], 1000);
+        let mut frame = [&guest.mac[..], &GATEWAY, &[8, 0]].concat();
+        packet.append_to(&mut frame);
+        let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+        packet.offload = Offload {
+            kind: GsoKind::TcpV4,
+            gso_size: 1000,
+            checksum: Checksum::Partial,
+            ..Offload::default()
+        };
+        packet
+    };
+    for _ in 0..100 {
+        for guest in &guests {
+            rig.transmit(packet(guest));
+        }
+    }
+    // A tenth of the half for each: 3 packets.
+    assert_eq!(rig.handle.stats().dropped, 9 * 97);
+    // One that reads gets more than its queue holds, also in a batch.
+    *guests[0].room.lock() = usize::MAX;
+    guests[0].wake();
+    assert!(rig.receive().is_empty());
+    assert_eq!(guests[0].received().len(), 3);
+    let mut batch: VecDeque<_> = (0..100).map(|_| sent(packet(&guests[0]))).collect();
+    rig.switch.transmit(&mut batch).unwrap();
+    assert_eq!(guests[0].received().len(), 100);
+    assert_eq!(rig.handle.stats().dropped, 9 * 97);
+    // A share below the size of a packet holds one.
+    rig.switch.limit_memory(&Pool::new(0), 1 << 10);
+    *guests[0].room.lock() = 0;
+    for _ in 0..2 {
+        rig.transmit(packet(&guests[0]));
+    }
+    assert_eq!(rig.handle.stats().dropped, 9 * 97 + 1);
+}
+
+#[test]
+fn no_other_guest_continues_the_connections_of_one_that_has_ended() {
+    let mut rig = Rig::new(true);
+    let mut attacker = rig.guest(2);
+    let mac = [2, 0, 0, 0, 1, 9];
+    let ip = [10, 0, 2, 19];
+    let connect = |rig: &mut Rig| {
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let ends = [here, there].map(|end| {
+            crate::FrameLink::connected(end.into(), crate::Framing::Qemu, 1500).unwrap()
+        });
+        let [link, mut peer] = ends;
+        rig.handle.attach(Box::new(link)).unwrap();
+        let frame = sent(datagram((mac, GATEWAY), (ip, GATEWAY_IP)));
+        peer.transmit(&mut VecDeque::from([frame])).unwrap();
+        assert_eq!(rig.receive().len(), 1);
+        peer
+    };
+    drop(connect(&mut rig));
+    assert!(rig.receive().is_empty());
+    // The gateway's packets of its connections, and those of other guests, go to no other guest.
+    rig.transmit(datagram((GATEWAY, mac), (GATEWAY_IP, ip)));
+    assert!(attacker.received().is_empty());
+    let mut other = rig.guest(3);
+    other.send_to(mac, ip);
+    assert!(rig.receive().is_empty() && attacker.received().is_empty());
+    assert_eq!(
+        (rig.handle.stats().unreachable, rig.handle.stats().flooded),
+        (2, 0)
+    );
+    // Another guest has neither address.
+    for (mac, ip) in [(mac, attacker.ip), (attacker.mac, ip)] {
+        attacker.send(datagram((mac, GATEWAY), (ip, GATEWAY_IP)));
+        assert!(rig.receive().is_empty());
+    }
+    assert_eq!(rig.handle.stats().refused, 2);
+    // The guest returns, and has both.
+    let mut peer = connect(&mut rig);
+    rig.transmit(datagram((GATEWAY, mac), (GATEWAY_IP, ip)));
+    let mut received = Vec::new();
+    peer.receive(&mut received, 64).unwrap();
+    assert_eq!((received.len(), attacker.received().len()), (1, 0));
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::counters::{Counted, add};
 use crate::descriptors::SPLICED_DESCRIPTORS;
 use crate::forward::Protocol;
 use crate::gateway::Shared;
+use crate::guests::HeldShare;
 use crate::policy::{FlowProtocol, Verdict};
 
 /// Pause after a failed `accept`, e.g. for lack of descriptors.
@@ -61,28 +62,38 @@ async fn closed_for_long(client: &HostStream) {
 
 /// The permits of a client: the same number of all connections and of the forwards' part.
 struct Permits {
+    /// The unit of the guest's share; `None` for clients in the guest, which is then the only one.
+    _of_guest: Option<HeldShare>,
     _of_forwards: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
 impl Permits {
-    /// Waits for `n` permits. Only clients within the forwards' part wait for the permits of all
+    /// Waits for `n` permits of a client of a forward to `guest`. Only clients within the guest's share wait
+    /// for the permits of the forwards, and only those within the forwards' part for the permits of all
     /// connections: waiting clients get each permit that becomes free.
-    async fn acquire(shared: &Shared, n: u32) -> io::Result<Self> {
+    async fn acquire(shared: &Shared, guest: Option<IpAddr>, n: u32) -> io::Result<Self> {
+        let mut of_guest = None;
+        if let Some(address) = guest {
+            let all = shared.limits.tcp_of_forwards();
+            of_guest = Some(shared.guests.hold_forwarded(address, all).await);
+        }
         let acquire = async |all: &Arc<Semaphore>| {
             let permits = all.clone().acquire_many_owned(n).await;
             permits.map_err(io::Error::other)
         };
         Ok(Self {
+            _of_guest: of_guest,
             _of_forwards: acquire(&shared.forward_permits).await?,
             _of_all: acquire(&shared.tcp_permits).await?,
         })
     }
 
-    /// Returns `n` permits, or `None` if they are not free.
+    /// Returns `n` further permits of a client that has some, or `None` if they are not free.
     fn try_acquire(shared: &Shared, n: u32) -> Option<Self> {
         let acquire = |all: &Arc<Semaphore>| all.clone().try_acquire_many_owned(n).ok();
         Some(Self {
+            _of_guest: None,
             _of_forwards: acquire(&shared.forward_permits)?,
             _of_all: acquire(&shared.tcp_permits)?,
         })
@@ -96,7 +107,7 @@ pub(crate) async fn accept_forwarded(
     guest: SocketAddr,
 ) {
     loop {
-        let (client, from, permit) = accept(&shared, &listener, guest, 1).await;
+        let (client, from, permit) = accept(&shared, &listener, (guest, Some(guest.ip())), 1).await;
         let shared_by_task = shared.clone();
         shared.spawn(async move {
             let shared = &*shared_by_task;
@@ -120,7 +131,7 @@ pub(crate) async fn accept_in_guest(
     let all = shared.limits.tcp_of_forwards();
     let permits = SPLICED_DESCRIPTORS.min(all.try_into().unwrap_or(u32::MAX));
     loop {
-        let (client, from, permits) = accept(&shared, &listener, host, permits).await;
+        let (client, from, permits) = accept(&shared, &listener, (host, None), permits).await;
         if !is_allowed(&shared, from, guest) {
             continue;
         }
@@ -139,15 +150,16 @@ fn is_allowed(shared: &Shared, from: SocketAddr, guest: SocketAddr) -> bool {
     !matches!(verdict, Verdict::Reject | Verdict::Drop)
 }
 
-/// Waits for a client and its `permits`. Retries after failures.
+/// Waits for a client of the forward to `to`, and for its `permits`, which count against the share of
+/// `guest`. Retries after failures.
 async fn accept(
     shared: &Shared,
     listener: &AsyncFd<Socket>,
-    to: SocketAddr,
+    (to, guest): (SocketAddr, Option<IpAddr>),
     permits: u32,
 ) -> (HostStream, SocketAddr, Permits) {
     loop {
-        match try_accept(shared, listener, permits).await {
+        match try_accept(shared, listener, guest, permits).await {
             Ok(accepted) => return accepted,
             Err(error) => {
                 NOT_ACCEPTED.warn((to, error.kind()), || {
@@ -164,11 +176,12 @@ async fn accept(
 async fn try_accept(
     shared: &Shared,
     listener: &AsyncFd<Socket>,
+    guest: Option<IpAddr>,
     permits: u32,
 ) -> io::Result<(HostStream, SocketAddr, Permits)> {
     loop {
         let mut ready = listener.readable().await?;
-        let permits = Permits::acquire(shared, permits).await?;
+        let permits = Permits::acquire(shared, guest, permits).await?;
         let Ok(accepted) = ready.try_io(|fd| fd.get_ref().accept()) else {
             continue;
         };

@@ -21,8 +21,9 @@ const TEXT_MAX: usize = 256;
 
 /// Most entries; each may have two forwards.
 const ENTRIES_MAX: usize = 16_384;
-/// Most entries that one guest adds.
-const ENTRIES_OF_GUEST: usize = 4096;
+/// Parts of the entries, and of the forwards, that one guest and all guests together add: the rest is the host's.
+const PART_OF_GUEST: usize = 4;
+const PART_OF_GUESTS: usize = 2;
 /// Most connections of all Unix sockets together; further ones wait.
 const UNIX_CONNECTIONS_MAX: usize = 1024;
 
@@ -79,22 +80,35 @@ impl Client {
         }
     }
 
-    /// Returns whether two clients are now behind one link.
-    fn has_port_of(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Guest { port, .. }, Self::Guest { port: other, .. }) => port == other,
-            _ => false,
-        }
+    /// Returns whether both are the same guest: they are now behind one link, or have one address, as a guest
+    /// whose link was connected again has another port.
+    fn is_guest(self, other: Self) -> bool {
+        let (
+            Self::Guest { port, address },
+            Self::Guest {
+                port: other_port,
+                address: other,
+            },
+        ) = (self, other)
+        else {
+            return false;
+        };
+        port.is_some() && port == other_port || address == other
     }
 
-    /// Returns whether the client may remove the entries of `owner`. The address is compared as well,
-    /// because a guest whose link was connected again has another port.
+    /// Returns whether the client may remove the entries of `owner`.
     fn may_remove_of(self, owner: Self) -> bool {
-        let has_address_of = || match (self, owner) {
-            (Self::Guest { address, .. }, Self::Guest { address: other, .. }) => address == other,
-            _ => false,
-        };
-        self == Self::Host || self.has_port_of(owner) || has_address_of()
+        self == Self::Host || self.is_guest(owner)
+    }
+}
+
+impl Server {
+    /// Returns the number of the gateway's forwards that the entry uses.
+    const fn forwards(&self) -> usize {
+        match self {
+            Self::Forwards(ids) => ids.len(),
+            Self::Unix { .. } => 0,
+        }
     }
 }
 
@@ -143,9 +157,9 @@ impl Exposures {
         if table.len() >= ENTRIES_MAX {
             bail!("there are {ENTRIES_MAX} entries already; remove some");
         }
-        let is_own = |exposed: &&Exposed| owner.has_port_of(exposed.owner);
-        if table.values().filter(is_own).count() >= ENTRIES_OF_GUEST {
-            bail!("the guest has added {ENTRIES_OF_GUEST} entries already; remove some");
+        if owner != Client::Host {
+            self.check_remote(entry, owner)?;
+            self.check_parts(&table, owner)?;
         }
         let server = match entry.protocol {
             Transport::Tcp => self.forward(Protocol::Tcp, entry)?,
@@ -159,6 +173,42 @@ impl Exposures {
         };
         table.insert(key, exposed);
         Ok(())
+    }
+
+    /// Fails unless the entry of a guest leads to the guest: neither to another one, nor to a service of the
+    /// gateway, which its forward would open to the host's network.
+    fn check_remote(&self, entry: &Entry, owner: Client) -> Result<()> {
+        let ip = parse_remote(&entry.remote)?.ip();
+        let remote = Client::Guest {
+            port: self.handle.guest_of(ip),
+            address: ip,
+        };
+        if !owner.is_guest(remote) {
+            bail!("{ip} is no address of this guest; expose it from the host");
+        }
+        Ok(())
+    }
+
+    /// Fails if a guest, or all guests together, have their part of the entries or of the forwards.
+    fn check_parts(&self, table: &Table, owner: Client) -> Result<()> {
+        let forwards_max = self.handle.forwards_max();
+        let check = |of: &str, part: usize, is_counted: &dyn Fn(Client) -> bool| {
+            let counted = table.values().filter(|exposed| is_counted(exposed.owner));
+            let (entries, forwards) = counted.fold((0, 0), |(entries, forwards), exposed| {
+                (entries + 1, forwards + exposed.server.forwards())
+            });
+            // An entry without an address has two forwards.
+            if entries >= ENTRIES_MAX / part || forwards + 2 > forwards_max / part {
+                bail!("{of} added {entries} entries with {forwards} forwards already; remove some");
+            }
+            Ok(())
+        };
+        check("this guest has", PART_OF_GUEST, &|other| {
+            owner.is_guest(other)
+        })?;
+        check("guests have", PART_OF_GUESTS, &|other| {
+            other != Client::Host
+        })
     }
 
     /// Removes an entry. Its TCP connections continue.
