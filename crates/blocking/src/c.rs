@@ -4,10 +4,10 @@
 //! Each function takes the arguments of the system call of its name after the descriptors, and fails
 //! as that call does; a descriptor that is not open fails with EBADF. The caller of an `unsafe fn`
 //! must guarantee what the system call requires: each pointer is null or points to memory of the
-//! given length that no other code accesses during the call. A null pointer where one is not allowed
-//! fails with EFAULT. On a socket with `SO_ZEROCOPY`, a call with `MSG_ZEROCOPY` lends its memory for
-//! longer: until the error queue has reported the call's completion, the socket is closed, or the
-//! stack is gone, the bytes must neither change nor be freed.
+//! given length that no other code accesses during the call. No pointer needs to be aligned. A null
+//! pointer where one is not allowed fails with EFAULT. On a socket with `SO_ZEROCOPY`, a call with
+//! `MSG_ZEROCOPY` lends its memory for longer: until the error queue has reported the call's
+//! completion, the socket is closed, or the stack is gone, the bytes must neither change nor be freed.
 #![allow(unsafe_code, reason = "C's pointers become slices here")]
 #![allow(
     clippy::missing_safety_doc,
@@ -260,12 +260,11 @@ pub unsafe fn getsockopt(
     // SAFETY: the caller guarantees the length, and a value of that length; one borrow ends before
     // the other begins.
     unsafe {
-        let room = ptr::check_length(*ptr::object_mut(len)?)?;
+        let room = ptr::check_length(ptr::read(len)?)?;
         let value = ptr::bytes_mut(value, room)?;
         let filled = stack.getsockopt(handle, level, name, value)?;
-        *ptr::object_mut(len)? = filled as socklen_t;
+        ptr::write(len, filled as socklen_t)
     }
-    Ok(())
 }
 
 /// Reads or sets descriptor flags: `fcntl(2)` with `F_GETFL` and `F_SETFL` for `O_NONBLOCK`, and
@@ -310,14 +309,14 @@ pub unsafe fn ioctl(
     let request = u32::try_from(request).map_err(|_| Errno::ENOTTY)?;
     if libc::Ioctl::from(request) == libc::FIONBIO {
         // SAFETY: the caller guarantees it.
-        let on = *unsafe { ptr::object_mut(argument) }? != 0;
+        let on = unsafe { ptr::read(argument) }? != 0;
         stack.set_nonblocking(handle, on)?;
         return Ok(0);
     }
     // Fails for an unsupported request, whose argument may not be a pointer.
     let value = stack.ioctl(handle, request, 0)?;
     // SAFETY: the caller guarantees it.
-    *unsafe { ptr::object_mut(argument) }? = value;
+    unsafe { ptr::write(argument, value) }?;
     Ok(0)
 }
 
@@ -351,9 +350,8 @@ pub unsafe fn pipe2(fds: &impl Descriptors, ends: *mut c_int, flags: c_int) -> R
     let writer = add_or_close(fds, &stack, writer).inspect_err(|_| {
         let _ = fds.close(reader);
     })?;
-    // SAFETY: not null; the caller guarantees memory for two ints.
-    unsafe { ends.cast::<[c_int; 2]>().write_unaligned([reader, writer]) };
-    Ok(())
+    // SAFETY: the caller guarantees memory for two ints.
+    unsafe { ptr::write(ends.cast::<[c_int; 2]>(), [reader, writer]) }
 }
 
 /// Moves bytes between a socket and a pipe: `splice(2)`. Both offsets must be null.

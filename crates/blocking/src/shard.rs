@@ -98,8 +98,8 @@ impl Shard {
     }
 
     /// Returns whether all written data and FINs of every connection are acknowledged.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.pump.is_drained() && self.posix.host().tcp_unflushed_count() == 0
+    pub(crate) fn is_flushed(&mut self) -> bool {
+        self.pump.is_drained() && self.posix.host_mut().tcp_is_flushed()
     }
 
     fn wake_ready(&mut self) {

@@ -108,10 +108,12 @@ fn loopback(port: u16) -> SmallVec<[SocketAddr; 1]> {
     addrs.collect()
 }
 
-/// Returns whether a name stands for the stack itself, so that no server is queried for it (RFC 6761
-/// 6.3).
+/// Returns whether a name stands for the stack itself, as `localhost` and all names below it do; no server
+/// is asked for them (RFC 6761 6.3).
 pub(crate) fn is_localhost(name: &str) -> bool {
-    name.trim_end_matches('.').eq_ignore_ascii_case("localhost")
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.eq_ignore_ascii_case("localhost")
 }
 
 /// Returns an error for an empty list of addresses.

@@ -361,8 +361,8 @@ impl Shard {
         }
     }
 
-    fn is_flushed(&self) -> bool {
-        self.pump.is_drained() && self.host.tcp_unflushed_count() == 0
+    fn is_flushed(&mut self) -> bool {
+        self.pump.is_drained() && self.host.tcp_is_flushed()
     }
 
     #[inline]

@@ -118,23 +118,28 @@ pub(crate) fn poll_within_budget<R>(
     Poll::Ready(done)
 }
 
-/// Calls `f` whenever `ready` returns, until it does not return `WouldBlock`. The call is a part of the
-/// task's budget.
+/// Calls `f` whenever `ready` returns for the interest, until it does not return `WouldBlock`. The call is
+/// a part of the task's budget. `ready_now` returns which directions the host has reported as ready.
 pub(crate) async fn call_when_ready<R, F>(
-    ready: impl Fn() -> F,
+    interest: Interest,
+    ready: impl Fn(Interest) -> F,
+    ready_now: impl Fn() -> io::Result<Ready>,
     mut f: impl FnMut() -> io::Result<R>,
 ) -> io::Result<R>
 where
     F: Future<Output = io::Result<Ready>>,
 {
+    let mut awaited = interest;
     loop {
-        ready().await?;
+        ready(awaited).await?;
         let coop = poll_fn(poll_proceed).await;
         match f() {
             // Another task has received the data, or `f` waits for something else.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 drop(coop);
                 tokio::task::yield_now().await;
+                // A direction that is ready nevertheless is not what `f` waits for.
+                awaited = without(interest, ready_now()?).unwrap_or(interest);
             }
             done => {
                 coop.made_progress();
@@ -142,4 +147,18 @@ where
             }
         }
     }
+}
+
+/// Returns the directions of `interest` that are not ready, or `None` if there are none.
+fn without(interest: Interest, ready: Ready) -> Option<Interest> {
+    let mut rest = Some(interest);
+    for (direction, is_ready) in [
+        (Interest::READABLE, ready.is_readable()),
+        (Interest::WRITABLE, ready.is_writable()),
+    ] {
+        if is_ready {
+            rest = rest?.remove(direction);
+        }
+    }
+    rest.filter(|rest| rest.is_readable() || rest.is_writable())
 }

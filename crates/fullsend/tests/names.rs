@@ -112,7 +112,9 @@ fn literal_addresses_and_localhost_are_not_queried() {
         let literal = lookup(&a, "fd00::9").await.unwrap();
         assert_eq!(literal, ["[fd00::9]:7".parse().unwrap()]);
         let _listener = TcpListener::bind(&a, "127.0.0.1:7").unwrap();
-        TcpStream::connect(&a, "localhost:7").await.unwrap();
+        for name in ["localhost", "localhost.", "app.localhost", "a.b.LocalHost."] {
+            TcpStream::connect(&a, (name, 7)).await.unwrap();
+        }
         let error = lookup(&a, "no..name").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         server.abort();

@@ -554,6 +554,9 @@ fn a_reader_with_a_high_low_water_mark_gets_all_data() {
         let (a, b) = pair();
         let (mut client, server) = connected(&a, &b).await;
         server.set_rcvlowat(LOWAT as u32).unwrap();
+        // An accepted stream is ready until its first read.
+        let would_block = server.try_read(&mut [0]).unwrap_err();
+        assert_eq!(would_block.kind(), ErrorKind::WouldBlock);
         let data = pattern(3_000_000, 5);
         let write = async {
             client.write_all(&data).await.unwrap();

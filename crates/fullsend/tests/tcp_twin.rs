@@ -77,6 +77,9 @@ fn io_closures_run_when_the_stream_is_ready() {
     paused(async {
         let (a, b) = pair();
         let (client, server) = connected(&a, &b).await;
+        // An accepted stream is ready until its first read.
+        let nothing = server.try_read(&mut [0; 1]).unwrap_err();
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
         let error = server.try_io(Interest::READABLE, || -> std::io::Result<()> {
             panic!("it is not readable")
         });

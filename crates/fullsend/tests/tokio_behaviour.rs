@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -30,11 +31,23 @@ fn is_writable(stream: &TcpStream) -> bool {
     is_ready(|cx| stream.poll_write_ready(cx))
 }
 
+/// Ends the readiness to read: nothing has arrived.
+fn assert_unreadable(stream: &TcpStream) {
+    let would_block = stream.try_read(&mut [0; 4]).unwrap_err();
+    assert_eq!(would_block.kind(), ErrorKind::WouldBlock);
+}
+
 #[test]
 fn a_stream_is_readable_until_a_read_would_block() {
     paused(async {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;
+        assert!(!is_readable(&client), "nothing has arrived");
+        assert!(
+            is_readable(&server),
+            "accepted streams try their first read"
+        );
+        assert_unreadable(&server);
         assert!(!is_readable(&server));
         client.write_all(b"ping").await.unwrap();
         server.readable().await.unwrap();
@@ -109,6 +122,7 @@ fn a_closure_that_would_block_ends_readiness() {
     paused(async {
         let (a, b) = pair();
         let (mut client, server) = connected(&a, &b).await;
+        assert_unreadable(&server);
         client.write_all(b"ping").await.unwrap();
         server.readable().await.unwrap();
         let read = server.try_io(Interest::READABLE, || server.try_read(&mut [0; 4]));
@@ -117,6 +131,46 @@ fn a_closure_that_would_block_ends_readiness() {
         let would_block = || -> std::io::Result<()> { Err(ErrorKind::WouldBlock.into()) };
         assert!(server.try_io(Interest::READABLE, would_block).is_err());
         assert!(!is_readable(&server));
+    });
+}
+
+/// Counts the calls of a future's closure until it has run to its end or waits.
+async fn calls_until_idle<T>(wait: impl Future<Output = std::io::Result<T>>, calls: &Cell<u32>) {
+    let mut wait = std::pin::pin!(wait);
+    for _ in 0..100 {
+        let done = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_ready())).await;
+        assert!(!done, "nothing has arrived");
+        tokio::task::yield_now().await;
+    }
+    assert!(calls.get() <= 2, "{} calls", calls.get());
+}
+
+/// A stream that can be written is no reason to call again a closure that reads.
+#[test]
+fn a_call_for_both_directions_waits_for_the_one_that_is_not_ready() {
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, server) = connected(&a, &b).await;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let calls = Cell::new(0);
+        let read = || {
+            calls.set(calls.get() + 1);
+            server.try_read(&mut [0; 4])
+        };
+        calls_until_idle(server.async_io(both, read), &calls).await;
+        client.write_all(b"ping").await.unwrap();
+        assert_eq!(server.async_io(both, read).await.unwrap(), 4);
+        // A UDP socket can always be written.
+        let udp = UdpSocket::bind(&b, "10.0.0.2:7").unwrap();
+        let calls = Cell::new(0);
+        let receive = || {
+            calls.set(calls.get() + 1);
+            udp.try_recv(&mut [0; 4])
+        };
+        calls_until_idle(udp.async_io(both, receive), &calls).await;
+        let sender = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        sender.send_to(b"ping", "10.0.0.2:7").await.unwrap();
+        assert_eq!(udp.async_io(both, receive).await.unwrap(), 4);
     });
 }
 
@@ -220,7 +274,7 @@ fn every_form_of_an_address_can_be_bound() {
         assert_eq!(bound(&a, ([10, 0, 0, 1], 0)).ip(), own.ip());
         // The first address that is available.
         assert_eq!(bound(&a, &[foreign, own, v6][..]).ip(), own.ip());
-        for name in ["localhost:0", "LOCALHOST.:0"] {
+        for name in ["localhost:0", "LOCALHOST.:0", "app.localhost:0"] {
             assert_eq!(
                 bound(&a, name).to_string().split(':').next(),
                 Some("127.0.0.1")

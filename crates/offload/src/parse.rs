@@ -310,7 +310,15 @@ fn ipv6(
         return Err(MALFORMED);
     }
     let start = at + 40;
-    headers.end = ip_end(start, be16(header, 4) as usize, total, oversize)?;
+    let len = usize::from(be16(header, 4));
+    if len == 0 && !oversize && header[6] == HOP_BY_HOP {
+        // RFC 2675 3: the IP input reports it. The packet has all bytes of the frame.
+        headers.layers.protocol = HOP_BY_HOP;
+        headers.header_len = start;
+        headers.opaque = true;
+        return Ok(());
+    }
+    headers.end = ip_end(start, len, total, oversize)?;
     headers.layers.protocol = header[6];
     headers.header_len = start;
     if matches!(

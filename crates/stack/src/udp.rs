@@ -355,24 +355,33 @@ impl Udp {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
-        // A small datagram must not keep a large buffer allocated, least of all in a queue that fills.
-        let is_filling = socket.bytes > socket.rcvbuf / 2;
-        let slack = if is_filling { FULL_SLACK } else { SLACK };
-        let Some(payload) = compact_beyond(datagram.payload, slack) else {
-            return self.count_no_memory(v6, datagrams);
+        let full = |socket: &Socket, cost: usize| socket.bytes + cost > socket.rcvbuf;
+        let all = self.bytes;
+        let exceeds = |socket: &Socket, cost| {
+            all + cost > limits.all_bytes && socket.bytes + cost > limits.min_bytes
         };
-        datagram.payload = payload;
+        // A datagram that has no room even without unused memory is dropped before it is copied.
+        let least = datagram.payload.len() + OVERHEAD;
+        if !full(socket, least) && !exceeds(socket, least) {
+            // A small datagram must not keep a large buffer allocated, least of all in a queue that
+            // fills.
+            let is_filling = socket.bytes > socket.rcvbuf / 2;
+            let slack = if is_filling { FULL_SLACK } else { SLACK };
+            let Some(payload) = compact_beyond(datagram.payload, slack) else {
+                return self.count_no_memory(v6, datagrams);
+            };
+            datagram.payload = payload;
+        }
         let cost = cost(&datagram);
-        if socket.bytes + cost > socket.rcvbuf {
+        if full(socket, cost) {
             *self.rcvbuf_errors(v6) += datagrams;
             *self.in_errors(v6) += datagrams;
             return;
         }
-        let all = self.bytes + cost;
-        if all > limits.all_bytes && socket.bytes + cost > limits.min_bytes {
+        if exceeds(socket, cost) {
             return self.count_no_memory(v6, datagrams);
         }
-        self.bytes = all;
+        self.bytes += cost;
         socket.bytes += cost;
         socket.queue.push_back(datagram);
         socket.readers.wake(wakers);

@@ -300,11 +300,53 @@ fn guessed_cookies_are_refused() {
     }
     assert_eq!(net.counter(1, "TcpExtSyncookiesFailed"), 999);
     assert_eq!(accept(&mut net, listener), None);
+    // At the limit of sockets a guess is no connection that the limit refuses; a valid cookie is.
+    let max = std::mem::replace(&mut net.hosts[1].sysctl_mut().tcp_max_sockets, 1);
+    let (now, other) = (net.now, format!("{}:9", V4[0]).parse().unwrap());
+    let other = net.hosts[1].tcp_connect(now, None, other).unwrap();
+    inject(&mut net, &ack, |r| r.ack += 1);
+    assert_eq!(net.counter(1, "TcpExtFullsendSocketsLimited"), 0);
+    inject(&mut net, &ack, |_| {});
+    assert_eq!(net.counter(1, "TcpExtFullsendSocketsLimited"), 1);
+    net.hosts[1].sysctl_mut().tcp_max_sockets = max;
+    net.hosts[1].tcp(other).abort(now);
     // The valid cookie is accepted once, more than a minute later, but not after two minutes.
     net.now += Nanos::from_secs(64);
     inject(&mut net, &ack, |_| {});
     assert!(accept(&mut net, listener).is_some());
     assert_eq!(net.counter(1, "TcpExtSyncookiesRecv"), 1);
+}
+
+/// The options are in the echoed timestamp. Without an echo there are none, rather than those that the
+/// connection's random offset happens to encode.
+#[test]
+fn a_cookie_without_an_echoed_timestamp_has_no_options() {
+    for seed in 0..8 {
+        let mut net = Net::new(Link::Ip, Nic::Tso);
+        net.hosts[1].sysctl_mut().tcp_syncookies = 2;
+        let (tx, rx) = std::sync::mpsc::channel();
+        let to = format!("{}:{}", V4[1], 80 + seed);
+        let listener = net.listen_with(1, &to, 4);
+        net.filter = Some(Box::new(move |from, packet| {
+            let hold = from == 0 && !repr_of(packet).flags.contains(TcpFlags::SYN);
+            if hold {
+                tx.send(packet.clone()).unwrap();
+            }
+            !hold
+        }));
+        connect(&mut net, &to);
+        net.run_for(Nanos::from_millis(1));
+        let ack = rx.try_recv().unwrap();
+        inject(&mut net, &ack, |repr| {
+            if let Some(ts) = &mut repr.options.timestamps {
+                ts.ecr = 0;
+            }
+        });
+        let server = accept(&mut net, listener).unwrap();
+        let info = net.hosts[1].tcp(server).info(net.now).unwrap();
+        let sack = info.tcpi_options & 2;
+        assert_eq!((sack, info.tcpi_snd_wscale), (0, 0), "{seed}");
+    }
 }
 
 #[test]

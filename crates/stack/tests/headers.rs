@@ -206,7 +206,14 @@ fn a_first_fragment_without_all_headers_is_reported() {
         host.answer_v6(&fragment(ROUTING, 0, true, &[UDP, 9, 0, 0, 0, 0, 0, 0])),
         incomplete
     );
-    assert_eq!(host.net.counter(1, "Ip6ReasmFails"), 4);
+    // An empty one has no header at all, unless none is announced.
+    assert_eq!(host.answer_v6(&fragment(TCP, 0, true, &[])), incomplete);
+    assert_eq!(
+        host.answer_v6(&fragment(NO_NEXT_HEADER, 0, true, &[])),
+        None
+    );
+    assert_eq!(host.answer_v6(&fragment(TCP, 64, true, &[])), None);
+    assert_eq!(host.net.counter(1, "Ip6ReasmFails"), 7);
     // Later fragments need none.
     assert_eq!(host.answer_v6(&fragment(TCP, 64, true, &[0; 8])), None);
     assert_eq!(host.answer_v6(&fragment(TCP, 0, true, &[0; 24])), None);
@@ -249,6 +256,58 @@ fn a_jumbo_payload_option_contradicts_a_payload_length() {
         host.answer_v6(&v6(HOP_BY_HOP, &bytes)),
         Some(problem(0, 42))
     );
+}
+
+/// RFC 2675 3: without the option a hop-by-hop header contradicts a payload length of 0, as does an option
+/// whose length the payload length could express.
+#[test]
+fn a_hop_by_hop_header_contradicts_a_payload_length_of_0() {
+    let mut host = Receiver::new();
+    let padded = chain(&[HOP_BY_HOP], TCP);
+    let short = [TCP, 0, 0xc2, 4, 0, 0, 0xff, 0xff];
+    let jumbo = [TCP, 0, 0xc2, 4, 0, 1, 0, 0];
+    for (bytes, expected) in [
+        (&padded[..], Some(problem(0, 4))),
+        (&[][..], Some(problem(0, 4))),
+        (&short, Some(problem(0, 44))),
+        // Most of it is missing.
+        (&jumbo, None),
+    ] {
+        let mut packet = v6(HOP_BY_HOP, bytes);
+        packet[4..6].fill(0);
+        assert_eq!(host.answer_v6(&packet), expected, "{bytes:?}");
+    }
+    assert_eq!(host.net.counter(1, "Ip6InHdrErrors"), 4);
+}
+
+/// RFC 4443 2.4 e: an error is not answered by an error, whatever is wrong with its extension headers.
+#[test]
+fn an_icmp_error_behind_extension_headers_is_not_answered() {
+    let mut host = Receiver::new();
+    let (error, echo) = ([1, 4, 0, 0, 0, 0, 0, 0], [128, 0, 0, 0, 0, 0, 0, 0]);
+    for (kinds, fault) in [
+        (&[HOP_BY_HOP, HOP_BY_HOP][..], problem(1, 0x28)),
+        (&[DESTINATION, HOP_BY_HOP, DESTINATION], problem(1, 0x28)),
+        (&[DESTINATION; 11], problem(8, 40 + 64)),
+    ] {
+        let with = |message: &[u8]| v6(kinds[0], &[&chain(kinds, ICMPV6)[..], message].concat());
+        assert_eq!(host.answer_v6(&with(&error)), None, "{kinds:?}");
+        assert_eq!(host.answer_v6(&with(&echo)), Some(fault));
+    }
+    for (message, expected) in [(error, None), (echo, Some(problem(0, 4)))] {
+        let bytes = [&chain(&[HOP_BY_HOP], ICMPV6)[..], &message].concat();
+        let mut packet = v6(HOP_BY_HOP, &bytes);
+        packet[4..6].fill(0);
+        assert_eq!(host.answer_v6(&packet), expected);
+    }
+    // In a fragment, too.
+    for (message, expected) in [(error, None), (echo, Some(problem(0, 4)))] {
+        let bytes = [&chain(&[DESTINATION], ICMPV6)[..], &message, &[0; 4]].concat();
+        assert_eq!(
+            host.answer_v6(&fragment(DESTINATION, 0, true, &bytes)),
+            expected
+        );
+    }
 }
 
 /// An error about a packet to another host is never sent, whatever its options require.

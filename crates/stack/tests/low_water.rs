@@ -322,6 +322,93 @@ fn a_low_water_mark_that_the_window_cannot_reach_delays_but_does_not_stop() {
     }
 }
 
+/// A reader that waits for more than has arrived, as `MSG_PEEK | MSG_WAITALL` does: it looks again whenever
+/// it is woken, until it has all or no more is admitted.
+#[derive(Clone, Copy, Debug)]
+struct Peek {
+    has_lowat: bool,
+    shrink_window: bool,
+    tcp_mem: &'static str,
+    first: usize,
+    delay_ms: u64,
+}
+
+impl Peek {
+    /// Runs the flow, and another one whose data is not read. Returns whether the reader's wait has ended.
+    fn run(self) -> bool {
+        const ALL: usize = 200_000;
+        let mut net = Net::new(Link::Ip, Nic::Tso);
+        let now = net.now;
+        net.hosts[1]
+            .set_sysctl(now, "tcp_mem", self.tcp_mem)
+            .unwrap();
+        net.hosts[1].sysctl_mut().tcp_shrink_window = self.shrink_window;
+        let (client, server, listener) = net.connect(&format!("{}:80", V4[1]));
+        let (other, _) = net.connect_to(listener, &format!("{}:80", V4[1]));
+        if self.has_lowat {
+            let option = SocketOption::SoRcvlowat(ALL as u32);
+            net.hosts[1].tcp(server).set_option(now, option).unwrap();
+        }
+        let data = bytes(1 << 20);
+        let (wakes, waker) = Count::waker();
+        let mut seen = None;
+        let mut peek = |net: &mut Net| {
+            wake_all(&mut net.hosts[1]);
+            if seen.replace(wakes.get()) == Some(wakes.get()) {
+                return false;
+            }
+            let now = net.now;
+            let mut tcp = net.hosts[1].tcp(server);
+            let readiness = tcp.readiness().unwrap();
+            if self.has_lowat {
+                return tcp.poll_ready(now, Interest::Read, &waker).unwrap();
+            }
+            tcp.watch(&waker, Waker::noop()).unwrap();
+            readiness.receive_limited || tcp.queues().unwrap().readable >= ALL
+        };
+        net.hosts[0]
+            .tcp(client)
+            .write(now, &data[..self.first], false)
+            .unwrap();
+        if net.run_until(Nanos::from_millis(self.delay_ms), &mut peek) {
+            return true;
+        }
+        let now = net.now;
+        net.hosts[0].tcp(other).write(now, &data, false).unwrap();
+        net.hosts[0]
+            .tcp(client)
+            .write(now, &data[self.first..ALL], false)
+            .unwrap();
+        net.run_until(Nanos::from_secs(300), &mut peek)
+    }
+}
+
+#[test]
+fn pressure_by_another_flow_ends_the_wait_for_more() {
+    let mut stuck = Vec::new();
+    for has_lowat in [true, false] {
+        for shrink_window in [false, true] {
+            for tcp_mem in ["4 8 300000", "20 40 300000", "4 8 12"] {
+                for first in [1, 14_000, 100_000] {
+                    for delay_ms in [1, 45] {
+                        let peek = Peek {
+                            has_lowat,
+                            shrink_window,
+                            tcp_mem,
+                            first,
+                            delay_ms,
+                        };
+                        if !peek.run() {
+                            stuck.push(peek);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(stuck.is_empty(), "{} {stuck:?}", stuck.len());
+}
+
 #[test]
 fn a_notsent_low_water_mark_above_the_send_buffer_is_no_limit() {
     for sndbuf in [2304, 20_000] {

@@ -6,7 +6,7 @@ use common::{Count, IFACE, Net, Nic, V4, V6, bytes, wake_all};
 use fullsend_offload::Link;
 use fullsend_stack::{Interest, ListenConfig, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State, TcpError};
-use fullsend_wire::Nanos;
+use fullsend_wire::{Nanos, Rng, Seed};
 
 const ALL: [(Link, Nic); 4] = [
     (Link::Ip, Nic::Tso),
@@ -496,4 +496,31 @@ fn ephemeral_ports_come_from_the_range_until_exhausted() {
         host.tcp_connect(now, None, "10.0.0.2:81".parse().unwrap())
             .is_ok()
     );
+}
+
+/// The search for a connection with unacknowledged data goes on where it has stopped.
+#[test]
+fn a_host_is_flushed_when_each_connection_is() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    net.delay = Nanos::from_millis(3);
+    let (first, _, listener) = net.connect(&format!("{}:80", V4[1]));
+    let mut clients = vec![first];
+    for _ in 0..5 {
+        clients.push(net.connect_to(listener, &format!("{}:80", V4[1])).0);
+    }
+    let mut rng = Rng::new(Seed::from_u64(3));
+    let mut found = [0; 2];
+    for _ in 0..400 {
+        let (now, client) = (net.now, clients[rng.below(6) as usize]);
+        match rng.below(40) {
+            0..=9 => drop(net.hosts[0].tcp(client).write(now, b"data", false)),
+            10 => drop(net.hosts[0].tcp(client).shutdown_write(now)),
+            _ => net.run_for(Nanos::from_millis(1 + rng.below(2))),
+        }
+        let host = &mut net.hosts[0];
+        let is_flushed = host.tcp_unflushed_count() == 0;
+        assert_eq!(host.tcp_is_flushed(), is_flushed);
+        found[usize::from(is_flushed)] += 1;
+    }
+    assert!(found.iter().all(|n| *n > 20), "{found:?}");
 }

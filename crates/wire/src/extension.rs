@@ -8,6 +8,8 @@ use crate::{WireError, ipv6};
 const MAX_HEADERS: usize = 8;
 /// The option of a jumbogram (RFC 2675 2), in hop-by-hop headers.
 const JUMBO_PAYLOAD: u8 = 0xc2;
+/// Offset of the payload length in the fixed header.
+const PAYLOAD_LENGTH_AT: u32 = 4;
 /// ICMPv6 codes of Parameter Problem: an erroneous field, an unrecognized next header or option (RFC 4443
 /// 3.4), and too many extension headers (RFC 8883, code 8).
 const ERRONEOUS_FIELD: u8 = 0;
@@ -173,6 +175,39 @@ pub fn has_whole_headers(next_header: u8, bytes: &[u8]) -> bool {
         _ => 1,
     };
     rest.len() >= len
+}
+
+/// Returns the fault of a packet whose payload length is 0 although a hop-by-hop header follows (RFC 2675
+/// 3): there is no jumbo payload option, or it has a length that the payload length can express. Without
+/// either, the packet is a jumbogram, of which a host without such links has only a part. `bytes` are those
+/// after the fixed header.
+///
+/// ```
+/// use fullsend_wire::extension::{ExtensionError, zero_length_fault};
+/// let fault = zero_length_fault(&[6, 0, 1, 4, 0, 0, 0, 0]); // padding only
+/// assert!(matches!(fault, ExtensionError::Problem { code: 0, pointer: 4, .. }));
+/// ```
+pub fn zero_length_fault(bytes: &[u8]) -> ExtensionError {
+    let header = header(protocol::HOP_BY_HOP, bytes).unwrap_or(&[]);
+    let mut at = 2;
+    while let Some(&[kind, len]) = header.get(at..).and_then(|rest| rest.first_chunk()) {
+        let value = header
+            .get(at + 2..)
+            .and_then(|rest| rest.first_chunk::<4>());
+        match (kind, value) {
+            (0, _) => at += 1,
+            (JUMBO_PAYLOAD, Some(value)) if u32::from_be_bytes(*value) <= u16::MAX.into() => {
+                return ExtensionError::problem(ERRONEOUS_FIELD, at + 2);
+            }
+            (JUMBO_PAYLOAD, _) => return ExtensionError::Truncated,
+            _ => at += 2 + usize::from(len),
+        }
+    }
+    ExtensionError::Problem {
+        code: ERRONEOUS_FIELD,
+        pointer: PAYLOAD_LENGTH_AT,
+        even_multicast: false,
+    }
 }
 
 /// Returns the extension header at the start of `bytes`.

@@ -122,7 +122,7 @@ pub unsafe fn recvfrom(
             // SAFETY: the caller guarantees both.
             Some(from) => unsafe { ptr::write_address(from, addr, addr_len) }?,
             // SAFETY: the caller guarantees it.
-            None => *unsafe { ptr::object_mut(addr_len) }? = 0,
+            None => unsafe { ptr::write(addr_len, 0) }?,
         }
     }
     Ok(got.len)
@@ -187,31 +187,35 @@ pub unsafe fn recvmsg(
     let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the message and the memory it points to. The message is copied,
     // as its pieces may overlap it.
-    let mut buffers = unsafe {
-        let given = *ptr::object_mut(message)?;
+    let (mut given, mut buffers) = unsafe {
+        let given = ptr::read(message)?;
         if given.msg_iovlen > 1024 {
             return Err(Errno::EMSGSIZE);
         }
         let control = (given.msg_control.cast(), given.msg_controllen);
-        ScatterBuffers::new(given.msg_iov, given.msg_iovlen, control)?
+        let buffers = ScatterBuffers::new(given.msg_iov, given.msg_iovlen, control)?;
+        (given, buffers)
     };
     let got = buffers.with(
         |pieces, control| stack.recvmsg(handle, pieces, flags, control),
         |got| (got.len, got.control_len),
     )?;
-    // SAFETY: as above, and no other borrow of the message is left.
-    let message = unsafe { ptr::object_mut(message) }?;
-    if !message.msg_name.is_null() {
+    if !given.msg_name.is_null() {
         match got.from {
-            None => message.msg_namelen = 0,
+            None => given.msg_namelen = 0,
             // SAFETY: the caller guarantees the name and its length.
             Some(from) => unsafe {
-                ptr::write_address(from, message.msg_name.cast(), &raw mut message.msg_namelen)
+                ptr::write_address(from, given.msg_name.cast(), &raw mut given.msg_namelen)
             }?,
         }
     }
-    message.msg_controllen = got.control_len;
-    message.msg_flags = got.flags;
+    // SAFETY: not null, as it was read, and the caller guarantees it. Only these fields change: others
+    // may have been overwritten by a piece.
+    unsafe {
+        ptr::write(&raw mut (*message).msg_namelen, given.msg_namelen)?;
+        ptr::write(&raw mut (*message).msg_controllen, got.control_len)?;
+        ptr::write(&raw mut (*message).msg_flags, got.flags)?;
+    }
     Ok(got.len)
 }
 
@@ -229,7 +233,7 @@ pub unsafe fn sendmsg(
     let (stack, handle) = fds.get(fd)?;
     // SAFETY: the caller guarantees the message and the memory it points to.
     let (pieces, control, dest) = unsafe {
-        let message = message.as_ref().ok_or(Errno::EFAULT)?;
+        let message = ptr::read(message)?;
         if message.msg_iovlen > 1024 {
             return Err(Errno::EMSGSIZE);
         }

@@ -7,7 +7,8 @@ use fullsend_posix::{EpollEvent, Errno, Result};
 use fullsend_wire::Nanos;
 use libc::{epoll_event, nfds_t, pollfd};
 
-use super::{Descriptors, add_or_close, ptr};
+use super::ptr::{self, Array};
+use super::{Descriptors, add_or_close};
 use crate::calls::PollEntry;
 use crate::stack::Stack;
 
@@ -21,14 +22,14 @@ fn timeout(timeout_ms: c_int) -> Option<Nanos> {
     u64::try_from(timeout_ms).ok().map(Nanos::from_millis)
 }
 
-/// Returns the entries of a `poll(2)` call as a slice.
+/// Returns the entries of a `poll(2)` call.
 ///
 /// # Errors
 /// EINVAL for more than [`MAX_FILES`] entries, EFAULT for a null pointer to some.
-unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]> {
+unsafe fn entries(files: *mut pollfd, n: nfds_t) -> Result<Array<pollfd>> {
     let n = usize::try_from(n).ok().filter(|&n| n <= MAX_FILES);
     // SAFETY: the caller guarantees them.
-    unsafe { ptr::array_mut(files, n.ok_or(Errno::EINVAL)?) }
+    unsafe { Array::new(files, n.ok_or(Errno::EINVAL)?) }
 }
 
 /// Waits for descriptors: `poll(2)`. Entries of unknown descriptors become `POLLNVAL`; entries of
@@ -46,18 +47,19 @@ pub unsafe fn poll<D: Descriptors>(
     timeout_ms: c_int,
 ) -> Result<c_int> {
     // SAFETY: the caller guarantees them.
-    let files = unsafe { entries(files, n) }?;
+    let mut files = unsafe { entries(files, n) }?;
     let mut unknown = 0;
     let mut stack: Option<D::Stack> = None;
     let mut entries_to_poll = Vec::new();
-    for (at, file) in files.iter_mut().enumerate() {
-        file.revents = 0;
-        if file.fd < 0 {
-            continue;
-        }
-        let Ok((of, handle)) = fds.get(file.fd) else {
-            file.revents = libc::POLLNVAL;
-            unknown += 1;
+    for (at, mut file) in files.iter().enumerate() {
+        let known = fds.get(file.fd);
+        file.revents = match known {
+            Err(_) if file.fd >= 0 => libc::POLLNVAL,
+            _ => 0,
+        };
+        files.set(at, file);
+        let Ok((of, handle)) = known else {
+            unknown += c_int::from(file.fd >= 0);
             continue;
         };
         let is_other = |one: &Stack| !std::ptr::eq(one, &raw const *of);
@@ -70,17 +72,18 @@ pub unsafe fn poll<D: Descriptors>(
             events: u32::from(file.events as u16),
             revents: 0,
         };
-        entries_to_poll.push((at, entry));
+        entries_to_poll.push(((at, file), entry));
     }
     let timeout_ms = if unknown > 0 { 0 } else { timeout_ms };
     let Some(stack) = stack.or_else(|| fds.stack().ok()) else {
         return sleep(timeout_ms).map(|()| unknown);
     };
-    let (indices, mut entries_to_poll): (Vec<usize>, Vec<PollEntry>) =
+    let (known, mut entries_to_poll): (Vec<(usize, pollfd)>, Vec<PollEntry>) =
         entries_to_poll.into_iter().unzip();
     let ready = stack.poll(&mut entries_to_poll, timeout(timeout_ms))?;
-    for (at, entry) in indices.into_iter().zip(entries_to_poll) {
-        files[at].revents = entry.revents as i16;
+    for ((at, mut file), entry) in known.into_iter().zip(entries_to_poll) {
+        file.revents = entry.revents as i16;
+        files.set(at, file);
     }
     Ok(ready as c_int + unknown)
 }
@@ -139,7 +142,7 @@ pub unsafe fn epoll_ctl(
         EpollEvent::default()
     } else {
         // SAFETY: the caller guarantees it.
-        let event = unsafe { ptr::object_mut(event) }?;
+        let event = unsafe { ptr::read(event) }?;
         EpollEvent {
             events: event.events,
             data: event.u64,
@@ -162,14 +165,15 @@ pub unsafe fn epoll_wait(
     let (stack, set) = fds.get(epfd)?;
     let max = usize::try_from(max).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the caller guarantees them.
-    let events = unsafe { ptr::array_mut(events, max) }?;
+    let mut events = unsafe { Array::new(events, max) }?;
     let mut found = [EpollEvent::default(); MAX_EVENTS];
     let n = stack.epoll_wait(set, &mut found[..max.min(MAX_EVENTS)], timeout(timeout_ms))?;
-    for (to, from) in events.iter_mut().zip(&found[..n]) {
-        *to = epoll_event {
+    for (at, from) in found[..n].iter().enumerate() {
+        let event = epoll_event {
             events: from.events,
             u64: from.data,
         };
+        events.set(at, event);
     }
     Ok(n as c_int)
 }

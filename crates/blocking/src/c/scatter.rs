@@ -32,6 +32,7 @@ impl ScatterBuffers {
     pub(super) unsafe fn new(start: *const iovec, count: usize, last: MemoryRange) -> Result<Self> {
         // SAFETY: the caller guarantees it.
         let given = unsafe { ptr::iovecs(start, count) }?;
+        let given = given.iter();
         let mut pieces = Vec::with_capacity(given.len() + 1);
         for piece in given {
             pieces.push((piece.iov_base.cast::<u8>(), piece.iov_len));

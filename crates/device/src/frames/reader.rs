@@ -1,11 +1,13 @@
 //! The receive path of a stream, which reads into pool memory and splits the data into frames.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut, Read};
 use std::mem;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet, Pool, Slice, WriteBuf};
 use fullsend_wire::numbers::ethertype;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg};
 
 use super::length::{LengthField, whole_frames};
 use super::{FRAME_MAX, FrameStats, LINK_HEADER_MAX};
@@ -28,6 +30,8 @@ pub(super) struct StreamReader {
     /// Complete frames that are not delivered yet.
     frames: Option<Slice>,
     has_super_segments: bool,
+    /// Whether the stream is a pipe or another file, and not a socket.
+    is_file: bool,
 }
 
 impl StreamReader {
@@ -39,6 +43,7 @@ impl StreamReader {
             pool,
             frames: None,
             has_super_segments: false,
+            is_file: false,
         }
     }
 
@@ -68,8 +73,8 @@ impl StreamReader {
             if count >= max {
                 return (count, None);
             }
-            let had_room = match self.read(file, stats) {
-                Ok(Some(room)) => room > 0,
+            let was_emptied = match self.read(file, stats) {
+                Ok(Some(was_emptied)) => was_emptied,
                 Ok(None) => return (count, None),
                 Err(error) => return (count, Some(error)),
             };
@@ -78,21 +83,31 @@ impl StreamReader {
                 Ok(whole) => count += self.take_frames(whole, batch, stats),
                 Err(error) => return (count, Some(error)),
             }
-            // The stream is empty (epoll(7)) and no frame is incomplete. The stream's end may be next: a
-            // caller with an event for it calls again while there are frames.
-            if had_room && self.buffer.is_empty() {
+            // No frame is incomplete. The stream's end may be next: a caller with an event for it calls again
+            // while there are frames.
+            if was_emptied && self.buffer.is_empty() {
                 count += self.deliver(batch, max.saturating_sub(count), stats);
                 return (count, None);
             }
         }
     }
 
-    /// Reads once. Returns the number of bytes left in the buffer, or `None` if there was nothing to
-    /// read.
-    fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<Option<usize>> {
+    /// Reads once. Returns whether the stream was empty after that, as far as the read shows, or `None` if
+    /// there was nothing to read.
+    fn read(&mut self, file: &File, stats: &mut FrameStats) -> io::Result<Option<bool>> {
         loop {
             stats.rx_calls += 1;
-            match (&mut &*file).read(self.buffer.spare_mut()) {
+            let mut was_cut = false;
+            let read = if self.is_file {
+                (&mut &*file).read(self.buffer.spare_mut())
+            } else {
+                let read = receive(file, self.buffer.spare_mut());
+                read.map(|(len, cut)| {
+                    was_cut = cut;
+                    len
+                })
+            };
+            match read {
                 Ok(0) if self.buffer.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(0) => {
                     return Err(io::Error::new(
@@ -102,7 +117,12 @@ impl StreamReader {
                 }
                 Ok(len) => {
                     self.buffer.advance(len);
-                    return Ok(Some(self.buffer.remaining()));
+                    // After a short read a stream is empty (epoll(7)), unless the read has ended at a
+                    // message with descriptors.
+                    return Ok(Some(self.buffer.remaining() > 0 && !was_cut));
+                }
+                Err(e) if e.raw_os_error() == Some(Errno::NOTSOCK.raw_os_error()) => {
+                    self.is_file = true;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -200,6 +220,17 @@ impl StreamReader {
         stats.rx_frames += count as u64;
         count
     }
+}
+
+/// Receives from a stream socket. Returns the number of bytes, and whether the peer has sent descriptors
+/// with them: the kernel discards these, as there is no room for them, and the bytes after them wait for the
+/// next call.
+fn receive(file: &File, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+    let mut no_room = RecvAncillaryBuffer::default();
+    let mut pieces = [IoSliceMut::new(buffer)];
+    let received = recvmsg(file, &mut pieces, &mut no_room, RecvFlags::empty())?;
+    let was_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    Ok((received.bytes, was_cut))
 }
 
 /// Returns whether a frame is longer than the link's MTU allows.

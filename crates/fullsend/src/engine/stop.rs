@@ -20,7 +20,7 @@ impl Engine {
         entry: &mut WaitListEntry<'_>,
         has_waited: bool,
     ) -> Poll<io::Result<()>> {
-        let shard = self.lock_shard();
+        let mut shard = self.lock_shard();
         if !(shard.was_flushed && has_waited) {
             shard.check_alive()?;
         }

@@ -390,7 +390,7 @@ impl TcpListener {
 
 fn new_stream((engine, incoming): (EngineHandle, Incoming)) -> (TcpStream, SocketAddr) {
     let Incoming { id, local, remote } = incoming;
-    (TcpStream::new(engine, id, local, remote), remote)
+    (TcpStream::accepted(engine, id, local, remote), remote)
 }
 
 impl std::fmt::Debug for TcpListener {

@@ -72,6 +72,20 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
+    /// Returns an accepted connection. As in tokio it counts as ready until a call would block, so that
+    /// the first read is tried without an event before it.
+    pub(crate) fn accepted(
+        engine: EngineHandle,
+        id: TcpId,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Self {
+        let stream = Self::new(engine, id, local, remote);
+        stream.sticky.set(HostInterest::Read);
+        stream.sticky.set(HostInterest::Write);
+        stream
+    }
+
     pub(crate) fn new(
         engine: EngineHandle,
         id: TcpId,

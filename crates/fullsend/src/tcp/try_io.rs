@@ -88,7 +88,8 @@ impl TcpStream {
         mut f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
         let call = || self.sticky.record_call(interest, f());
-        call_when_ready(|| self.ready(interest), call).await
+        let now = || self.ready_now(interest);
+        call_when_ready(interest, |interest| self.ready(interest), now, call).await
     }
 
     /// Returns for which of `interest` the stream is ready, and which directions have ended.

@@ -132,6 +132,7 @@ impl UdpSocket {
         mut f: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
         let call = || self.sticky.record_call(interest, f());
-        call_when_ready(|| self.ready(interest), call).await
+        let now = || Ok(self.ready_now(interest)?.unwrap_or(Ready::EMPTY));
+        call_when_ready(interest, |interest| self.ready(interest), now, call).await
     }
 }

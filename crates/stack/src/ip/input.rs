@@ -1,9 +1,11 @@
 //! IP input: validates GRO's packets and delivers them to the transport protocols.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
+use fullsend_wire::extension::{ExtensionError, UpperHeader};
 use fullsend_wire::ipv4::OptionError;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::{Instant, cold_path, extension, ipv4, ipv6};
@@ -13,6 +15,9 @@ use super::reassembly::Reassembled;
 use crate::demux::Addr;
 use crate::interface::LOOPBACK;
 use crate::{Host, IfaceId};
+
+/// The longest hop-by-hop header, bytes (RFC 8200 4.3).
+const MAX_HOP_BY_HOP: usize = 256 * 8;
 
 /// The fields of a packet's IP header that the transport protocols use.
 #[derive(Clone, Copy, Debug)]
@@ -174,8 +179,7 @@ impl Host {
             self.mib.ip6.in_addr_errors += 1;
             return false;
         }
-        let header = packet.network_header();
-        let problem = match extension::parse_headers(header[6], &header[ipv6::HEADER_LEN..]) {
+        let problem = match parse_extensions(packet) {
             Ok(upper) if upper.protocol == packet.layers.protocol => return true,
             // The authentication header (RFC 4302) lies between: what cannot be verified is not
             // accepted. It is an unrecognized next header (RFC 8200 4).
@@ -343,6 +347,18 @@ impl Host {
             }
         }
     }
+}
+
+/// Parses the extension headers of an IPv6 packet.
+fn parse_extensions(packet: &Packet) -> Result<UpperHeader, ExtensionError> {
+    let header = packet.network_header();
+    let is_hop_by_hop = [header[6], packet.layers.protocol] == [protocol::HOP_BY_HOP; 2];
+    if is_hop_by_hop && header[4..6] == [0, 0] {
+        let mut bytes = vec![0; packet.payload.len().min(MAX_HOP_BY_HOP)];
+        packet.payload.copy_to(&mut bytes);
+        return Err(extension::zero_length_fault(&bytes));
+    }
+    extension::parse_headers(header[6], &header[ipv6::HEADER_LEN..])
 }
 
 /// Returns whether packets to the group `dst` may come from a link. Those to an IPv6 group of a

@@ -209,9 +209,12 @@ impl Host {
         {
             return false;
         }
-        // It is reset, so that the peer need not try for minutes.
+        let irs = repr.seq - 1;
+        let cookie = self.tcp.cookies.check(now, key, irs, repr.ack - 1);
         if self.tcp.is_full(&self.env.sysctl) {
-            self.mib.socket.sockets_limited += 1;
+            // It is reset, so that the peer need not try for minutes. What has no cookie is no
+            // connection that the limit has refused.
+            self.mib.socket.sockets_limited += u64::from(cookie.is_some());
             return false;
         }
         // A valid answer could not be accepted now. The segments after it (data, a tail loss probe)
@@ -219,8 +222,7 @@ impl Host {
         if !self.accept_queue_has_room(listener) {
             return true;
         }
-        let irs = repr.seq - 1;
-        let Some((mss, issue_slot)) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
+        let Some((mss, issue_slot)) = cookie else {
             self.mib.socket.syncookies_failed += 1;
             return false;
         };
@@ -277,8 +279,12 @@ impl Host {
         let Some(ts) = repr.options.timestamps else {
             return Some(syn);
         };
-        let encoded =
-            EncodedOptions::from_timestamp(ts.ecr.wrapping_sub(self.tcp.timestamp_offset(key)));
+        // As on Linux, an echo of 0 is none, and says that there are no options but an unscaled window.
+        let echoed = match ts.ecr {
+            0 => 0,
+            ecr => ecr.wrapping_sub(self.tcp.timestamp_offset(key)),
+        };
+        let encoded = EncodedOptions::from_timestamp(echoed);
         let is_invalid = !sysctl.tcp_timestamps
             || (encoded.sack && !sysctl.tcp_sack)
             || (encoded.window_scale.is_some() && !sysctl.tcp_window_scaling);

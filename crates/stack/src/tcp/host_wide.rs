@@ -23,13 +23,20 @@ impl Host {
 
     /// Returns the number of connections with data or a FIN that is not acknowledged yet.
     pub fn tcp_unflushed_count(&self) -> usize {
-        let unflushed = |entry: &SocketEntry| match entry {
-            SocketEntry::Conn(socket) => {
-                socket.conn.state() != State::Closed && !socket.conn.is_flushed()
-            }
-            SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => false,
-        };
-        self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
+        let entries = self.tcp.table.iter();
+        entries.filter(|(_, entry)| is_unflushed(entry)).count()
+    }
+
+    /// Returns whether all data and FINs of every connection are acknowledged. A caller that repeats this
+    /// until it holds looks at each connection about once, as it continues at the one that was the reason
+    /// last time.
+    pub fn tcp_is_flushed(&mut self) -> bool {
+        let slots = self.tcp.table.slots() as u32;
+        let first = self.tcp.unflushed_at.min(slots);
+        let unflushed = |index: &u32| self.tcp.table.get(*index).is_some_and(is_unflushed);
+        let found = (first..slots).chain(0..first).find(unflushed);
+        self.tcp.unflushed_at = found.unwrap_or(0);
+        found.is_none()
     }
 
     /// Resets every connection and closes every listener, for the end of the process. All tasks that
@@ -56,5 +63,15 @@ impl Host {
                 None => {}
             }
         }
+    }
+}
+
+/// Returns whether an entry is a connection with data or a FIN that is not acknowledged yet.
+fn is_unflushed(entry: &SocketEntry) -> bool {
+    match entry {
+        SocketEntry::Conn(socket) => {
+            socket.conn.state() != State::Closed && !socket.conn.is_flushed()
+        }
+        SocketEntry::DeferredSyn(_) | SocketEntry::HalfOpen(_) => false,
     }
 }

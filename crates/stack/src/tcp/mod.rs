@@ -88,6 +88,8 @@ pub(crate) struct Tcp {
     connections: usize,
     /// Number of connections that the application has closed and that are not finished.
     orphans: usize,
+    /// The slot of `table` with which the next search for a connection with unacknowledged data begins.
+    unflushed_at: u32,
     /// Scratch buffer for prefetching.
     prefetch_buffers: PrefetchBuffers,
     /// The host's place in a stack of several shards.
@@ -120,6 +122,7 @@ impl Tcp {
             resets: TokenBucket::default(),
             connections: 0,
             orphans: 0,
+            unflushed_at: 0,
             prefetch_buffers: PrefetchBuffers::default(),
             shard: None,
             misdirected: Vec::new(),

@@ -6,7 +6,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
-use fullsend_offload::{Chain, Slice};
+use fullsend_offload::{Chain, Loan, Slice};
 use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_wire::{Rng, Seed};
 
@@ -398,6 +398,54 @@ fn the_queue_is_bounded_in_bytes() {
     assert_eq!(rig.udp.sockets.peek(id.0).unwrap().bytes, 0);
     assert_eq!(rig.input("10.0.0.1:1", b"again"), UdpDelivery::Done);
     assert_eq!(rig.received(id), Some(b"again".to_vec()));
+}
+
+/// Memory that counts how often it is read.
+struct CountedLoan(Vec<u8>, AtomicUsize);
+
+impl Loan for CountedLoan {
+    fn bytes(&self) -> &[u8] {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        &self.0
+    }
+
+    fn on_copied(&self) {}
+}
+
+/// A flood at a full socket must cost no copies.
+#[test]
+fn a_datagram_without_room_is_not_copied() {
+    let mut rig = Rig::new();
+    let ids = [rig.bind("10.0.0.1:1"), rig.bind("10.0.0.1:2")];
+    let loan = Arc::new(CountedLoan(vec![7; 60_000], AtomicUsize::new(0)));
+    let lent = Slice::lend(loan.clone());
+    let reads = |rig: &mut Rig, port| {
+        loan.1.store(0, Ordering::Relaxed);
+        let datagram = UdpDatagram {
+            payload: lent.slice(0..2000).into(),
+            segment_size: 2000,
+            from: at("10.0.0.9:9"),
+            to: SocketAddr::new([10, 0, 0, 1].into(), port),
+            tos: 0,
+            ttl: 64,
+            iface: IfaceId(0),
+        };
+        let class = DestinationClass::Local;
+        rig.udp.input(&datagram, class, rig.limits, &mut rig.wakers);
+        loan.1.load(Ordering::Relaxed)
+    };
+    assert_ne!(reads(&mut rig, 1), 0);
+    while rig.udp.v4.rcvbuf_errors == 0 {
+        rig.input("10.0.0.1:1", &[1; 1000]);
+    }
+    assert_eq!(reads(&mut rig, 1), 0);
+    assert_eq!(rig.udp.v4.rcvbuf_errors, 2);
+    // Nor where all sockets together have too much.
+    rig.limits.all_bytes = rig.udp.bytes;
+    rig.limits.min_bytes = 2000;
+    assert_eq!(reads(&mut rig, 2), 0);
+    assert_eq!(rig.udp.v4.mem_errors, 1);
+    assert_eq!(rig.received(ids[1]), None);
 }
 
 #[test]

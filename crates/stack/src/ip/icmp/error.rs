@@ -20,6 +20,8 @@ use crate::ip::link::was_sent_to_link_group;
 /// (RFC 4443 2.4 c).
 const QUOTE_V4: usize = 576 - 20 - 8;
 const QUOTE_V6: usize = 1280 - 40 - 8;
+/// The authentication header (RFC 4302 2).
+const AUTHENTICATION: u8 = 51;
 
 /// A problem with a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,12 +183,41 @@ fn next_header_at(packet: &[u8]) -> u32 {
 
 /// Returns whether a packet is an ICMP error, or an ICMP message of an unknown type.
 fn is_icmp_error(packet: &Packet) -> bool {
-    let mut kind = [0];
-    packet.payload.copy_to(&mut kind);
-    match packet.layers.protocol {
-        protocol::ICMP => !matches!(kind[0], 0 | 8 | 13 | 14),
+    let (upper, kind) = upper_layer(packet);
+    match upper {
+        protocol::ICMP => !matches!(kind, 0 | 8 | 13 | 14),
         // RFC 4443 2.4 e: errors, and redirects.
-        protocol::ICMPV6 => kind[0] < 128 || kind[0] == 137,
+        protocol::ICMPV6 => kind < 128 || kind == 137,
         _ => false,
     }
+}
+
+/// Returns the upper-layer protocol of a packet and the first byte of its header, 0 if there is none. The
+/// parser stops at an extension header that is not accepted; what is behind that counts here, too.
+fn upper_layer(packet: &Packet) -> (u8, u8) {
+    let mut upper = packet.layers.protocol;
+    let mut at = 0;
+    let is_v6 = packet.layers.ethertype == ethertype::IPV6;
+    // A fragment's headers are in the first one, whose part of them may end anywhere.
+    while upper == AUTHENTICATION || is_v6 && extension::is_extension(upper) {
+        let Some(header) = bytes_at::<2>(packet, at) else {
+            break;
+        };
+        let units = usize::from(header[1]);
+        at += match upper {
+            protocol::FRAGMENT => extension::FRAGMENT_LEN,
+            AUTHENTICATION => (units + 2) * 4,
+            _ => (units + 1) * 8,
+        };
+        upper = header[0];
+    }
+    (upper, bytes_at::<1>(packet, at).map_or(0, |[kind]| kind))
+}
+
+/// Returns the bytes at an offset of the payload, if it has them.
+fn bytes_at<const N: usize>(packet: &Packet, at: usize) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let is_within = at + N <= packet.payload.len();
+    is_within.then(|| packet.payload.range(at, N).copy_to(&mut bytes))?;
+    Some(bytes)
 }

@@ -92,14 +92,14 @@ impl FragmentInfo {
         };
         // RFC 791, RFC 8200 4.5: the length of all fragments but the last is a multiple of 8 bytes.
         // None may be empty, and the whole packet must not exceed the maximum length.
-        if payload.is_empty() {
-            Err(None)
-        } else if self.more && !payload.len().is_multiple_of(8) {
+        if self.more && !payload.len().is_multiple_of(8) {
             problem(0, PAYLOAD_LENGTH_AT)
         } else if self.offset + payload.len() > self.max_payload() {
             problem(0, self.fragment_at + 2)
         } else if self.key.src.is_ipv6() && self.offset == 0 && !self.has_whole_headers(payload) {
             problem(3, 0)
+        } else if payload.is_empty() {
+            Err(None)
         } else {
             Ok(())
         }
