@@ -275,12 +275,11 @@ impl Guests {
         }
     }
 
-<<<<<<< HEAD
     /// Returns the number of shares of what all guests have, of which each guest has one: with `n` guests
     /// n+1, as for [`part_of`](Self::part_of).
     pub(crate) fn parts(&self) -> u32 {
-        let ports = self.switch.as_ref().map_or(0, SwitchHandle::ports);
-        u32::try_from(ports).map_or(u32::MAX, |ports| ports.saturating_add(1))
+        let guests = self.switch.as_ref().map_or(0, SwitchHandle::guests);
+        u32::try_from(guests).map_or(u32::MAX, |guests| guests.saturating_add(1))
     }
 
     /// Returns the number of refusals of all guests that had no line in the log, once a minute; `at_once`
@@ -289,7 +288,8 @@ impl Guests {
         let all = self.all().into_iter();
         all.map(|guest| guest.refusals.take_suppressed(now, at_once))
             .sum()
-=======
+    }
+
     /// Waits until the guest at `address` has less than its share of `of_all`, the most connections of all
     /// forwards, and holds a unit of it: the clients of one guest do not use up those of the others.
     pub(crate) async fn hold_forwarded(&self, address: IpAddr, of_all: usize) -> HeldShare {
@@ -304,7 +304,6 @@ impl Guests {
             // The share grows when another guest ends, and the address may become another guest's.
             let _ = tokio::time::timeout(SHARE_RECHECK, ended).await;
         }
->>>>>>> 4b6cca8d (device, vhost, gateway, cli: keep several guests apart, also when one ends)
     }
 
     /// Reserves the buffers of a new connection of one of several guests: a part of the guest's free

@@ -32,25 +32,20 @@ struct MonitorRange {
 }
 
 impl Memory {
-<<<<<<< HEAD
-    /// Maps the regions. Fails if they overlap, or are not entirely within their files, or a file can become
-    /// shorter and the program does not permit the handler of missing pages (`handles_sigbus`).
+    /// Maps the regions. Fails if they overlap, are not entirely within their files, or are larger than
+    /// [`MEMORY_MAX`] together, or if a file can become shorter and the program does not permit the handler of
+    /// missing pages (`handles_sigbus`).
     pub(crate) fn map(
         regions: &[VhostUserMemoryRegion],
         files: Vec<File>,
         handles_sigbus: bool,
     ) -> Result<Self> {
-=======
-    /// Maps the regions. Fails if they overlap, are not entirely within their files, or are larger than
-    /// [`MEMORY_MAX`] together.
-    pub(crate) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self> {
         let sizes = regions.iter().map(|region| u128::from(region.memory_size));
         if sizes.sum::<u128>() > u128::from(MEMORY_MAX) {
             let text = format!("the guest has more than {} GiB of memory", MEMORY_MAX >> 30);
             let error = io::Error::new(io::ErrorKind::InvalidInput, text);
             return Err(Error::ReqHandlerError(error));
         }
->>>>>>> 4b6cca8d (device, vhost, gateway, cli: keep several guests apart, also when one ends)
         files.iter().try_for_each(close_on_exec)?;
         let mut mapped = Vec::new();
         let mut monitor_ranges = Vec::new();

@@ -389,14 +389,14 @@ fn a_guest_has_a_part_of_the_address_space() {
         file
     };
     let whole = VhostUserMemoryRegion::new(0, 1 << 40, MONITOR, 0);
-    assert!(Memory::map(&[whole], vec![file()]).is_ok());
+    assert!(Memory::map(&[whole], vec![file()], true).is_ok());
     let more = VhostUserMemoryRegion::new(1 << 40, 4096, MONITOR << 1, 0);
-    let error = Memory::map(&[whole, more], vec![file(), file()])
+    let error = Memory::map(&[whole, more], vec![file(), file()], true)
         .err()
         .unwrap();
     assert!(error.to_string().contains("more than 1024 GiB"), "{error}");
     let overflow = VhostUserMemoryRegion::new(0, u64::MAX, MONITOR, 0);
-    assert!(Memory::map(&[overflow, overflow], vec![file(), file()]).is_err());
+    assert!(Memory::map(&[overflow, overflow], vec![file(), file()], true).is_err());
 }
 
 #[test]
