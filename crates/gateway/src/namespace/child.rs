@@ -14,8 +14,8 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::open_null;
 use super::sys::{close_others, exit_now, fork, set_signal_handler};
+use super::{descriptor_hint, open_null};
 
 /// Most descriptors of one message; the kernel accepts 253.
 pub(super) const MAX_FDS: usize = 8;
@@ -183,7 +183,9 @@ pub(super) fn send_result(socket: &OwnedFd, result: io::Result<Message>) -> io::
             let errno = error
                 .raw_os_error()
                 .unwrap_or_else(|| errno_of(error.kind()));
-            let text = error.to_string();
+            // The receiver has the text alone.
+            let hint = descriptor_hint(&error).unwrap_or_default();
+            let text = format!("{error}{hint}");
             send(
                 socket,
                 &[&[1], &errno.to_ne_bytes()[..], text.as_bytes()].concat(),
