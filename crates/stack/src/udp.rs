@@ -51,12 +51,19 @@ const MAX_V6: usize = 65_535 - HEADER_LEN;
 fullsend_wire::counters! {
     /// UDP over IPv4. All of them count datagrams, also those that GRO or a device has joined.
     pub(crate) struct UdpMib {
+        /// Datagrams delivered to sockets.
         in_datagrams: "UdpInDatagrams",
+        /// Datagrams to ports without a socket.
         no_ports: "UdpNoPorts",
+        /// Datagrams dropped for any other reason.
         in_errors: "UdpInErrors",
+        /// Datagrams sent.
         out_datagrams: "UdpOutDatagrams",
+        /// Datagrams dropped because the queue of their socket was full.
         rcvbuf_errors: "UdpRcvbufErrors",
+        /// Datagrams dropped because of `udp_mem` or for lack of memory.
         mem_errors: "UdpMemErrors",
+        /// Datagrams dropped because of their checksum.
         in_csum_errors: "UdpInCsumErrors",
     }
 }
@@ -64,12 +71,19 @@ fullsend_wire::counters! {
 fullsend_wire::counters! {
     /// UDP over IPv6, in datagrams.
     pub(crate) struct Udp6Mib {
+        /// Datagrams delivered to sockets.
         in_datagrams: "Udp6InDatagrams",
+        /// Datagrams to ports without a socket.
         no_ports: "Udp6NoPorts",
+        /// Datagrams dropped for any other reason.
         in_errors: "Udp6InErrors",
+        /// Datagrams sent.
         out_datagrams: "Udp6OutDatagrams",
+        /// Datagrams dropped because the queue of their socket was full.
         rcvbuf_errors: "Udp6RcvbufErrors",
+        /// Datagrams dropped because of `udp_mem` or for lack of memory.
         mem_errors: "Udp6MemErrors",
+        /// Datagrams dropped because of their checksum.
         in_csum_errors: "Udp6InCsumErrors",
     }
 }

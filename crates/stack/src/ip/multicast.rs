@@ -27,9 +27,13 @@ const OLDER_QUERIER_PRESENT: Nanos = Nanos::from_secs(260);
 fullsend_wire::counters! {
     /// Multicast groups.
     pub(crate) struct MulticastMib {
+        /// IGMP and MLD queries received.
         queries: "FullsendMcastQueriesReceived",
+        /// IGMP and MLD reports sent.
         reports: "FullsendMcastReportsSent",
+        /// Groups that could not be joined as the table was full.
         refused: "FullsendMcastGroupsRefused",
+        /// Multicast and broadcast datagrams that no socket wants.
         ignored: "UdpIgnoredMulti",
     }
 }

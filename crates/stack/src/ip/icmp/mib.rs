@@ -7,22 +7,39 @@ use super::{Icmp, Problem};
 fullsend_wire::counters! {
     /// ICMP for IPv4.
     pub(crate) struct IcmpMib {
+        /// Messages received.
         in_msgs: "IcmpInMsgs",
+        /// Messages dropped: invalid, or about packets that were not sent.
         in_errors: "IcmpInErrors",
+        /// Messages dropped because of their checksum.
         in_csum_errors: "IcmpInCsumErrors",
+        /// Destination Unreachable received.
         in_dest_unreachs: "IcmpInDestUnreachs",
+        /// Time Exceeded received.
         in_time_excds: "IcmpInTimeExcds",
+        /// Parameter Problem received.
         in_parm_probs: "IcmpInParmProbs",
+        /// Echo requests received.
         in_echos: "IcmpInEchos",
+        /// Echo replies received.
         in_echo_reps: "IcmpInEchoReps",
+        /// Messages sent.
         out_msgs: "IcmpOutMsgs",
+        /// Errors withheld by `icmp_msgs_per_sec`.
         out_rate_limit_global: "IcmpOutRateLimitGlobal",
+        /// Errors withheld by `icmp_ratelimit`.
         out_rate_limit_host: "IcmpOutRateLimitHost",
+        /// Destination Unreachable sent.
         out_dest_unreachs: "IcmpOutDestUnreachs",
+        /// Time Exceeded sent.
         out_time_excds: "IcmpOutTimeExcds",
+        /// Parameter Problem sent.
         out_parm_probs: "IcmpOutParmProbs",
+        /// Echo requests sent by ping sockets.
         out_echos: "IcmpOutEchos",
+        /// Echo replies sent.
         out_echo_reps: "IcmpOutEchoReps",
+        /// Echo replies and errors dropped because the queue of their ping socket was full.
         ping_dropped: "IcmpFullsendPingDropped",
     }
 }
@@ -30,29 +47,53 @@ fullsend_wire::counters! {
 fullsend_wire::counters! {
     /// ICMP for IPv6.
     pub(crate) struct Icmp6Mib {
+        /// Messages received.
         in_msgs: "Icmp6InMsgs",
+        /// Messages dropped: invalid, or about packets that were not sent.
         in_errors: "Icmp6InErrors",
+        /// Messages dropped because of their checksum.
         in_csum_errors: "Icmp6InCsumErrors",
+        /// Destination Unreachable received.
         in_dest_unreachs: "Icmp6InDestUnreachs",
+        /// Packet Too Big received.
         in_pkt_too_bigs: "Icmp6InPktTooBigs",
+        /// Time Exceeded received.
         in_time_excds: "Icmp6InTimeExcds",
+        /// Parameter Problem received.
         in_parm_problems: "Icmp6InParmProblems",
+        /// Echo requests received.
         in_echos: "Icmp6InEchos",
+        /// Echo replies received.
         in_echo_replies: "Icmp6InEchoReplies",
+        /// Router Solicitations received.
         in_router_solicits: "Icmp6InRouterSolicits",
+        /// Router Advertisements received.
         in_router_advertisements: "Icmp6InRouterAdvertisements",
+        /// Neighbor Solicitations received.
         in_neighbor_solicits: "Icmp6InNeighborSolicits",
+        /// Neighbor Advertisements received.
         in_neighbor_advertisements: "Icmp6InNeighborAdvertisements",
+        /// Messages sent.
         out_msgs: "Icmp6OutMsgs",
+        /// Errors withheld by `icmp_ratelimit`.
         out_rate_limit_host: "Icmp6OutRateLimitHost",
+        /// Errors withheld by `icmp_msgs_per_sec`.
         out_rate_limit_global: "Icmp6OutRateLimitGlobal",
+        /// Destination Unreachable sent.
         out_dest_unreachs: "Icmp6OutDestUnreachs",
+        /// Time Exceeded sent.
         out_time_excds: "Icmp6OutTimeExcds",
+        /// Parameter Problem sent.
         out_parm_problems: "Icmp6OutParmProblems",
+        /// Echo requests sent by ping sockets.
         out_echos: "Icmp6OutEchos",
+        /// Echo replies sent.
         out_echo_replies: "Icmp6OutEchoReplies",
+        /// Echo replies and errors dropped because the queue of their ping socket was full.
         ping_dropped: "Icmp6FullsendPingDropped",
+        /// Neighbor Solicitations sent.
         out_neighbor_solicits: "Icmp6OutNeighborSolicits",
+        /// Neighbor Advertisements sent.
         out_neighbor_advertisements: "Icmp6OutNeighborAdvertisements",
     }
 }
