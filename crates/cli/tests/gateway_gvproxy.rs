@@ -536,7 +536,7 @@ async fn guests_leave_half_of_the_forwards_to_the_host() {
         counts[0] > 1 && counts[0].abs_diff(counts[1]) <= 1,
         "{counts:?}"
     );
-    assert!(counts[2] <= 1, "{counts:?}");
+    assert!(counts[2] < counts[1] / 2, "{counts:?}");
     for _ in 0..counts[0] {
         let entry =
             json!({"local": format!("127.0.0.1:{}", free_port()), "remote": "192.168.127.2:1"});

@@ -297,8 +297,9 @@ impl Switch {
         }
         let mut state = self.shared.state.lock();
         let mac = state.table.first_mac(id).filter(|_| was_connected);
-        let last = state.last_port();
-        state.table.remove_port(now(), id, last);
+        let connected = self.ports.list.iter().filter(|port| port.is_connected);
+        let beside = connected.map(|port| port.id).collect();
+        state.table.remove_port(now(), id, beside);
         state.ports -= 1;
         drop(state);
         self.report(PortEvent::Disconnected { port: id, mac });
@@ -386,16 +387,17 @@ impl Switch {
         let is_joined = self.config.is_joined;
         if is_group(claims.dst) {
             if is_joined && self.ports.list.len() > 1 && !is_of_link(claims.dst) {
-                self.ports.flood(state, (now, from), packet.clone());
+                self.ports.flood(state, (now, from), packet.clone(), false);
             }
             batch.push(packet);
             return;
         }
         match state.table.port_to(now, claims.dst) {
             Some(to) if is_joined && to != from => self.ports.forward(state, (now, to), packet),
-            None if is_joined && !state.table.has_ended(now, claims.dst) => {
+            None if is_joined => {
                 state.stats.flooded += 1;
-                self.ports.flood(state, (now, from), packet);
+                let has_ended = state.table.has_ended(now, claims.dst);
+                self.ports.flood(state, (now, from), packet, has_ended);
             }
             _ => state.stats.unreachable += 1,
         }
@@ -407,15 +409,19 @@ impl Switch {
             return;
         };
         if is_group(dst) {
-            return self.ports.send_to_others(state, (now, None), &packet);
+            return self
+                .ports
+                .send_to_others(state, (now, None), &packet, false);
         }
         match state.table.port_to(now, dst) {
             Some(to) => self.ports.send(state, (now, to), packet),
-            None if self.config.is_joined && !state.table.has_ended(now, dst) => {
+            None if self.config.is_joined => {
                 state.stats.flooded += 1;
-                self.ports.send_to_others(state, (now, None), &packet);
+                let has_ended = state.table.has_ended(now, dst);
+                self.ports
+                    .send_to_others(state, (now, None), &packet, has_ended);
             }
-            // Other guests must not receive the packet: its guest may have ended, and may return.
+            // Other guests must not receive the packet.
             None => state.stats.unreachable += 1,
         }
     }
@@ -502,19 +508,23 @@ impl Ports {
         }
     }
 
-    /// Queues a packet for all ports except `from`.
+    /// Queues a packet for all ports except `from`, or if it is for a guest that has ended, for those whose
+    /// guest has sent nothing: it may have returned, and another one must not continue its connections.
     fn send_to_others(
         &mut self,
         state: &mut State,
         (now, from): (Instant, Option<PortId>),
         packet: &Packet,
+        has_ended: bool,
     ) {
         for index in 0..self.list.len() {
             self.make_room(now, index, packet.len());
         }
         // The segments are made once and shared, as there may be many ports and segments.
         let mut segments = Vec::new();
-        let others = self.list.iter_mut().filter(|port| Some(port.id) != from);
+        let is_other =
+            |port: &&mut Port| Some(port.id) != from && !(has_ended && port.is_connected);
+        let others = self.list.iter_mut().filter(is_other);
         for port in others {
             let is_queued = if port.needs_software(packet) {
                 if segments.is_empty() {
@@ -537,10 +547,16 @@ impl Ports {
     }
 
     /// Queues a frame of the guest at `from` for all other guests.
-    fn flood(&mut self, state: &mut State, (now, from): (Instant, PortId), mut packet: Packet) {
+    fn flood(
+        &mut self,
+        state: &mut State,
+        (now, from): (Instant, PortId),
+        mut packet: Packet,
+        has_ended: bool,
+    ) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += self.list.len() as u64 - 1;
-            self.send_to_others(state, (now, Some(from)), &packet);
+            self.send_to_others(state, (now, Some(from)), &packet, has_ended);
         }
     }
 }

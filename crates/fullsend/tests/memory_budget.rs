@@ -266,8 +266,8 @@ impl Test {
     /// Accepts connections until the stack has no more sockets, or there are `most`.
     async fn accept(&self, listener: &TcpListener, most: usize) -> Vec<TcpStream> {
         let mut streams = Vec::new();
+        let limited = self.counter("TcpExtFullsendSocketsLimited");
         while streams.len() < most {
-            let limited = self.counter("TcpExtFullsendSocketsLimited");
             tokio::select! {
                 // Connections that wait are accepted, however late this task runs.
                 biased;

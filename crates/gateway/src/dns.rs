@@ -8,7 +8,7 @@ mod stream;
 mod upstream;
 mod zones;
 
-pub(crate) use address_names::{ADDRESSES_MAX, AddressNames, Learnt, Names};
+pub(crate) use address_names::{ADDRESSES_MAX, AddressNames, Learnt, NAMES_MAX, Names};
 pub(crate) use relay::relay_query;
 pub(crate) use stream::relay_stream;
 pub use zones::Zone;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, DhcpRange};
 use crate::dhcp::{Leases, LeasingClient};
-use crate::dns::{ADDRESSES_MAX, AddressNames, Learnt};
+use crate::dns::{AddressNames, Learnt, NAMES_MAX};
 
 /// A step of a DHCP client. Clients have identifiers of one byte.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub fn learn_names(steps: &[NameStep]) {
         assert!(table.len() <= MAX);
         for address in 0..=u8::MAX {
             let names = table.of(address_of(address), now);
-            assert!(names.queried.len() + names.aliases.len() <= ADDRESSES_MAX);
+            assert!(names.queried.len() + names.aliases.len() <= NAMES_MAX);
             for name in names.queried.iter().chain(&names.aliases) {
                 let name = name.parse().expect("names are numbers");
                 assert!(given.contains(&(name, address)));

@@ -214,7 +214,7 @@ fn forward_source(config: &Config, from: SocketAddr, guest: SocketAddr) -> Optio
     let ip = from.ip().to_canonical();
     let visible = match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
-        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local() && !ip.is_unspecified(),
     };
     // The guest resolves addresses of its own network on the link, where the client is not.
     let on_link = config.is_on_link(ip) && !config.proxy_neighbors;

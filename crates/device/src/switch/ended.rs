@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::PortId;
@@ -16,8 +17,8 @@ struct KeptIp {
     /// The first Ethernet address of the guest.
     mac: [u8; 6],
     until: Instant,
-    /// The last port that existed when the guest ended.
-    last_port: PortId,
+    /// The ports whose guests were connected when the guest ended.
+    beside: Arc<[PortId]>,
 }
 
 /// The first Ethernet address and the IP addresses of guests that have ended, e.g. because a virtual machine
@@ -25,7 +26,7 @@ struct KeptIp {
 ///
 /// The gateway's connections and forwards to such a guest still exist. A guest that was connected beside it must
 /// not continue them: the Ethernet address is kept for a port that uses it first, and the IP addresses for the
-/// port that then has it, or for one that was added later.
+/// port that then has it, or for one whose guest was not connected yet.
 #[derive(Default)]
 pub(super) struct EndedGuests {
     /// The times until which Ethernet addresses are kept.
@@ -34,9 +35,14 @@ pub(super) struct EndedGuests {
 }
 
 impl EndedGuests {
-    /// Records the end of the guest with the Ethernet address `mac`. No port has a higher number than
-    /// `last_port`.
-    pub(super) fn add(&mut self, now: Instant, mac: [u8; 6], ips: &[IpAddr], last_port: PortId) {
+    /// Records the end of the guest with the Ethernet address `mac`, `beside` which other guests were connected.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        mac: [u8; 6],
+        ips: &[IpAddr],
+        beside: Arc<[PortId]>,
+    ) {
         if self.macs.len() >= ENDED_MAX && !self.macs.contains_key(&mac) {
             let first = self.macs.iter().min_by_key(|(_, until)| **until);
             if let Some(first) = first.map(|(mac, _)| *mac) {
@@ -50,7 +56,7 @@ impl EndedGuests {
             let kept = KeptIp {
                 mac,
                 until,
-                last_port,
+                beside: beside.clone(),
             };
             self.ips.insert(*ip, kept);
         }
@@ -62,10 +68,10 @@ impl EndedGuests {
     }
 
     /// Returns the Ethernet address without which `port` may not use `ip`: that of an ended guest beside
-    /// which the port existed.
+    /// which the port's guest was connected.
     pub(super) fn owner_of_ip(&self, now: Instant, ip: IpAddr, port: PortId) -> Option<[u8; 6]> {
         let kept = self.ips.get(&ip)?;
-        (now < kept.until && port <= kept.last_port).then_some(kept.mac)
+        (now < kept.until && kept.beside.contains(&port)).then_some(kept.mac)
     }
 
     /// Keeps the IP address no longer.

@@ -31,13 +31,6 @@ pub(super) struct State {
     is_closed: bool,
 }
 
-impl State {
-    /// Returns the identity of the port that was added last.
-    pub(super) const fn last_port(&self) -> PortId {
-        PortId(self.last_id)
-    }
-}
-
 impl Shared {
     pub(super) fn new(table: Table) -> io::Result<Self> {
         Ok(Self {

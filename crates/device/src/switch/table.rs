@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::PortId;
@@ -229,11 +230,11 @@ impl Table {
         self.leases.remove(&ip);
     }
 
-    /// Removes a port, and keeps the addresses of its guest. No port has a higher number than `last_port`.
-    pub(super) fn remove_port(&mut self, now: Instant, port: PortId, last_port: PortId) {
+    /// Removes a port, and keeps the addresses of its guest, `beside` which others were connected.
+    pub(super) fn remove_port(&mut self, now: Instant, port: PortId, beside: Arc<[PortId]>) {
         if let Some(mac) = self.first_mac(port) {
             let ips = self.ips.lasting(port);
-            self.ended.add(now, mac, &ips, last_port);
+            self.ended.add(now, mac, &ips, beside);
         }
         self.macs.remove_port(port);
         self.ips.remove_port(port);
@@ -303,7 +304,7 @@ mod tests {
         let later = now + 10 * AGE;
         assert!(!table.claim_mac(later, TWO, mac(1)) && !table.claim_ip(later, TWO, ip(15)));
         assert_eq!(table.port_to(later, mac(1)), Some(ONE));
-        table.remove_port(now, ONE, TWO);
+        table.remove_port(now, ONE, [TWO].into());
         assert!(table.claim_mac(now, TWO, mac(1)) && table.claim_ip(now, TWO, ip(15)));
         assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
     }
@@ -356,7 +357,7 @@ mod tests {
         assert_eq!(table.port_to(now + AGE, mac(2)), None);
         assert!(table.claim_mac(now + AGE, TWO, mac(2)));
         assert_eq!(table.port_to(now + AGE, mac(2)), Some(TWO));
-        table.remove_port(now, ONE, TWO);
+        table.remove_port(now, ONE, [TWO].into());
         assert_eq!(table.port_of_mac(mac(2)), Some(TWO));
     }
 
@@ -365,7 +366,7 @@ mod tests {
         let (mut table, now) = table();
         assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
         assert!(table.claim_mac(now, TWO, mac(2)) && table.claim_ip(now, TWO, ip(16)));
-        table.remove_port(now, ONE, TWO);
+        table.remove_port(now, ONE, [TWO].into());
         let later = now + 10 * AGE;
         assert!(table.has_ended(later, mac(1)));
         for at in [now, later] {
@@ -373,18 +374,18 @@ mod tests {
             assert!(!table.probe_ip(at, TWO, ip(15)));
         }
         assert_eq!(table.guests(), 1);
-        // A port that was added later may be the same guest with another Ethernet address.
+        // A guest that connects later may be the same one with another Ethernet address.
         let (three, four) = (PortId(3), PortId(4));
         assert!(table.claim_mac(later, three, mac(3)));
         assert!(!table.claim_mac(later, three, mac(1)));
         assert!(table.claim_mac(later, four, mac(1)) && table.claim_ip(later, four, ip(15)));
         assert!(!table.has_ended(later, mac(1)));
         assert_eq!(table.port_to(later, mac(1)), Some(four));
-        table.remove_port(later, four, four);
+        table.remove_port(later, four, [TWO, three].into());
         let fifth = PortId(5);
         assert!(table.claim_mac(later, fifth, mac(5)) && table.claim_ip(later, fifth, ip(15)));
         // A lease to another guest ends what is kept, as does the time of a lease.
-        table.remove_port(later, fifth, fifth);
+        table.remove_port(later, fifth, [TWO].into());
         assert!(!table.claim_ip(later, TWO, ip(15)));
         table.lease(later, ip(15), mac(2), later + AGE);
         assert_eq!(table.port_of_ip(ip(15)), Some(TWO));
@@ -402,7 +403,7 @@ mod tests {
                 PortId(u64::from(n) + 1),
             );
             assert!(table.claim_mac(at, port, mac(n)));
-            table.remove_port(at, port, port);
+            table.remove_port(at, port, [ONE].into());
         }
         let at = now + Duration::from_secs(2001);
         assert!(!table.has_ended(at, mac(900)) && table.has_ended(at, mac(2000)));
@@ -420,10 +421,10 @@ mod tests {
         assert_eq!(table.port_of_ip(ip(15)), Some(ONE));
         assert!(!table.claim_ip(now, TWO, ip(15)));
         // The lease outlasts the connection of its client.
-        table.remove_port(now, ONE, TWO);
+        table.remove_port(now, ONE, [TWO].into());
         assert!(!table.claim_ip(now, TWO, ip(15)));
         assert!(table.claim_mac(now, ONE, mac(1)) && table.claim_ip(now, ONE, ip(15)));
-        table.remove_port(now, ONE, TWO);
+        table.remove_port(now, ONE, [TWO].into());
         // It is kept for the guest, also if the lease has ended.
         assert!(!table.claim_ip(until, TWO, ip(15)));
         assert!(table.claim_ip(until + Duration::from_secs(24 * 3600), TWO, ip(15)));

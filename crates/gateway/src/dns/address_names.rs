@@ -13,7 +13,7 @@ const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// has received the answer.
 const LIFETIME_MIN: Duration = Duration::from_secs(5);
 /// Most names of one address, bounded because the policy compares them for each new or refused flow.
-const NAMES_MAX: usize = 16;
+pub(crate) const NAMES_MAX: usize = 16;
 /// Most addresses of one name, so that the owner of a name cannot displace the others.
 pub(crate) const ADDRESSES_MAX: usize = 64;
 

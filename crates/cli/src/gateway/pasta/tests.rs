@@ -98,8 +98,13 @@ fn rootlesskits_command_line() {
     assert_eq!(plan.setup.addresses, [("10.0.2.100".parse().unwrap(), 24)]);
     assert!(plan.setup.routes.is_empty());
     assert!(plan.config.mappings.is_empty());
-    let tcp = Protocol::Tcp;
-    assert_eq!(plan.auto, [(Side::Host, tcp), (Side::Guest, tcp)].into());
+    let (host, guest) = (Side::Host, Side::Guest);
+    let auto = [
+        (host, Protocol::Tcp),
+        (guest, Protocol::Tcp),
+        (guest, Protocol::Udp),
+    ];
+    assert_eq!(plan.auto, auto.into());
 }
 
 #[test]
@@ -289,7 +294,7 @@ fn ports_of_the_guest_lead_from_its_loopback_to_the_hosts() {
         "127.0.0.2:7000>192.0.2.9:80",
     ];
     assert_eq!(forwards, expected);
-    assert!(plan.auto.is_empty());
+    assert_eq!(plan.auto, [(Side::Guest, Protocol::Udp)].into());
 }
 
 #[test]
