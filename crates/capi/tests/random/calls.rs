@@ -112,10 +112,10 @@ fn step(world: &mut World<'_>) -> Option<()> {
             let (from, to) = (world.fd()?, world.fd()?);
             let (mut offset, len) = (0, world.length()?);
             let is_null = !world.byte()?.is_multiple_of(16);
-            let at: *mut loff_t = if is_null { null_mut() } else { &mut offset };
+            let at: *mut loff_t = if is_null { null_mut() } else { &raw mut offset };
             // SAFETY: the offset lives until the call returns.
             let moved = unsafe { splice(from, at, to, null_mut(), len, 0) };
-            world.check(moved);
+            World::check(moved);
             assert!(moved <= len as isize);
             Some(())
         }
@@ -160,7 +160,7 @@ fn open(world: &mut World<'_>) -> Option<()> {
             }
         }
     };
-    world.check(fd as isize);
+    World::check(fd as isize);
     world.keep(fd);
     Some(())
 }
@@ -177,7 +177,7 @@ fn name_calls(world: &mut World<'_>, op: u8) -> Option<()> {
                 call(
                     fd,
                     addr.start().cast(),
-                    addr.wrong_length(world.source, len)?,
+                    Memory::wrong_length(world.source, len)?,
                 )
             }
             4 => {
@@ -206,7 +206,7 @@ fn name_calls(world: &mut World<'_>, op: u8) -> Option<()> {
             _ => shutdown(fd, world.number()? % 5),
         }
     };
-    world.check(result as isize);
+    World::check(result as isize);
     Some(())
 }
 
@@ -235,7 +235,7 @@ fn send_calls(world: &mut World<'_>, op: u8) -> Option<()> {
             }
         }
     };
-    world.check(sent);
+    World::check(sent);
     assert!(sent <= pieces.total() as isize);
     world.lend(fd, pieces);
     Some(())
@@ -273,7 +273,7 @@ fn receive_calls(world: &mut World<'_>, op: u8) -> Option<()> {
             }
         }
     };
-    world.check(got);
+    World::check(got);
     assert!(got <= room as isize || flags & libc::MSG_TRUNC != 0);
     pieces.assert_unchanged_from(usize::try_from(got).unwrap_or(0).min(room));
     Some(())
@@ -298,11 +298,11 @@ fn option_calls(world: &mut World<'_>, op: u8) -> Option<()> {
     let result = unsafe {
         match op {
             19 => {
-                let len = value.wrong_length(world.source, value.len() as socklen_t)?;
+                let len = Memory::wrong_length(world.source, value.len() as socklen_t)?;
                 setsockopt(fd, level, name, value.start().cast(), len)
             }
             20 => {
-                let given = value.wrong_length(world.source, value.len() as socklen_t)?;
+                let given = Memory::wrong_length(world.source, value.len() as socklen_t)?;
                 let mut len = Memory::of(world.source, &given.to_ne_bytes())?;
                 let at = (value.start().cast(), len.start().cast());
                 let got = getsockopt(fd, level, name, at.0, at.1);
@@ -324,7 +324,7 @@ fn option_calls(world: &mut World<'_>, op: u8) -> Option<()> {
             }
         }
     };
-    world.check(result as isize);
+    World::check(result as isize);
     Some(())
 }
 
@@ -364,6 +364,6 @@ fn event_calls(world: &mut World<'_>, op: u8) -> Option<()> {
             }
         }
     };
-    world.check(result as isize);
+    World::check(result as isize);
     Some(())
 }

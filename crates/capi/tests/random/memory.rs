@@ -75,11 +75,7 @@ impl Memory {
     }
 
     /// Returns a length that the memory has, or one that calls refuse before they access the memory.
-    pub(super) fn wrong_length(
-        &self,
-        source: &mut dyn Source,
-        len: socklen_t,
-    ) -> Option<socklen_t> {
+    pub(super) fn wrong_length(source: &mut dyn Source, len: socklen_t) -> Option<socklen_t> {
         Some(match source.byte()? {
             0..=3 => 1 << 31 | len,
             4..=19 => len / 2,

@@ -169,7 +169,7 @@ impl<'a> World<'a> {
 
     /// Frees the memory that a closed descriptor had on loan.
     pub(super) fn on_closed(&mut self, fd: c_int, closed: c_int) {
-        self.check(closed as isize);
+        Self::check(closed as isize);
         self.lent.retain(|(of, _)| *of != fd);
     }
 
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
     }
 
     /// Requires that a call which failed has set an errno that does not report a bug.
-    pub(super) fn check(&self, result: isize) {
+    pub(super) fn check(result: isize) {
         if result < 0 {
             assert_eq!(result, -1);
             let errno = std::io::Error::last_os_error().raw_os_error();
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
                 fs_stack_input(stack, packet.start(), len)
             }
         };
-        self.check(result as isize);
+        Self::check(result as isize);
         Some(())
     }
 
@@ -321,7 +321,7 @@ impl<'a> World<'a> {
     pub(super) fn address_room(&mut self) -> Option<(Memory, Memory)> {
         let room = usize::from(self.byte()? % 33);
         let addr = Memory::untouched(self.source, room)?;
-        let len = addr.wrong_length(self.source, room as socklen_t)?;
+        let len = Memory::wrong_length(self.source, room as socklen_t)?;
         Some((addr, Memory::of(self.source, &len.to_ne_bytes())?))
     }
 

@@ -41,7 +41,7 @@ impl EndedGuests {
         now: Instant,
         mac: [u8; 6],
         ips: &[IpAddr],
-        beside: Arc<[PortId]>,
+        beside: &Arc<[PortId]>,
     ) {
         if self.macs.len() >= ENDED_MAX && !self.macs.contains_key(&mac) {
             let first = self.macs.iter().min_by_key(|(_, until)| **until);

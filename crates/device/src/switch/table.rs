@@ -231,10 +231,10 @@ impl Table {
     }
 
     /// Removes a port, and keeps the addresses of its guest, `beside` which others were connected.
-    pub(super) fn remove_port(&mut self, now: Instant, port: PortId, beside: Arc<[PortId]>) {
+    pub(super) fn remove_port(&mut self, now: Instant, port: PortId, beside: Vec<PortId>) {
         if let Some(mac) = self.first_mac(port) {
             let ips = self.ips.lasting(port);
-            self.ended.add(now, mac, &ips, beside);
+            self.ended.add(now, mac, &ips, &Arc::from(beside));
         }
         self.macs.remove_port(port);
         self.ips.remove_port(port);

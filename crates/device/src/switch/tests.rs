@@ -493,7 +493,7 @@ fn the_queues_of_guests_that_do_not_read_share_the_memory() {
     }
     let packet = |guest: &Guest| {
         let addresses = (IpAddr::from(GATEWAY_IP), IpAddr::from(guest.ip));
-        let packet = test_packet::tcp(addresses, &TcpRepr::default(), &[7; 30_000], 1000);
+        let packet = test_packet::tcp(addresses, &TcpRepr::default(), &vec![7; 30_000], 1000);
         let mut frame = [&guest.mac[..], &GATEWAY, &[8, 0]].concat();
         packet.append_to(&mut frame);
         let mut packet = Packet::from_frame(Slice::copied_from(&frame));

@@ -63,9 +63,9 @@ async fn closed_for_long(client: &HostStream) {
 /// The permits of a client: the same number of all connections and of the forwards' part.
 struct Permits {
     /// The unit of the guest's share; `None` for clients in the guest, which is then the only one.
-    _of_guest: Option<HeldShare>,
-    _of_forwards: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _guest_share: Option<HeldShare>,
+    _forwards: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
 }
 
 impl Permits {
@@ -83,9 +83,9 @@ impl Permits {
             permits.map_err(io::Error::other)
         };
         Ok(Self {
-            _of_guest: of_guest,
-            _of_forwards: acquire(&shared.forward_permits).await?,
-            _of_all: acquire(&shared.tcp_permits).await?,
+            _guest_share: of_guest,
+            _forwards: acquire(&shared.forward_permits).await?,
+            _all: acquire(&shared.tcp_permits).await?,
         })
     }
 
@@ -93,9 +93,9 @@ impl Permits {
     fn try_acquire(shared: &Shared, n: u32) -> Option<Self> {
         let acquire = |all: &Arc<Semaphore>| all.clone().try_acquire_many_owned(n).ok();
         Some(Self {
-            _of_guest: None,
-            _of_forwards: acquire(&shared.forward_permits)?,
-            _of_all: acquire(&shared.tcp_permits)?,
+            _guest_share: None,
+            _forwards: acquire(&shared.forward_permits)?,
+            _all: acquire(&shared.tcp_permits)?,
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Guests that are not joined reach each other by no way of the gateway. Two that cooperate could: each sends from
 //! its socket of the host to the other's port there, at an address of the host.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 /// The ports of the sockets that stand for ports of guests, and their guests. Only those of guests that are not
 /// joined are registered.
 #[derive(Default)]
-pub(crate) struct GuestPorts(Mutex<HashMap<HostPort, Vec<Option<PortId>>>>);
+pub(crate) struct GuestPorts(Mutex<BTreeMap<HostPort, Vec<Option<PortId>>>>);
 
 /// A UDP port of the host. Each address family has its own.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct HostPort {
     is_v6: bool,
     port: u16,
