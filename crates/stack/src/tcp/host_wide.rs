@@ -28,7 +28,7 @@ impl Host {
     }
 
     /// Returns whether all data and FINs of every connection are acknowledged. A caller that repeats this
-    /// until it holds looks at each connection about once, as it continues at the one that was the reason
+    /// until it holds examines each connection about once, as it continues at the one that was the reason
     /// last time.
     pub fn tcp_is_flushed(&mut self) -> bool {
         let slots = self.tcp.table.slots() as u32;
