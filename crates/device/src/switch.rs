@@ -595,8 +595,15 @@ impl Device for Switch {
             }
             let max = if is_sole { SOLE_BATCH } else { batch.len() };
             let mut state = shared.state.lock();
-            for packet in batch.drain(..max.min(batch.len())) {
-                self.route_from_stack(&mut state, now, packet);
+            for _ in 0..max {
+                let sole = self.ports.list.first().filter(|_| is_sole);
+                let fits = |next: &Packet| sole.is_none_or(|port| port.has_room(next.len()));
+                if !batch.front().is_some_and(fits) {
+                    break;
+                }
+                if let Some(packet) = batch.pop_front() {
+                    self.route_from_stack(&mut state, now, packet);
+                }
             }
             drop(state);
             self.flush(now);

@@ -531,6 +531,22 @@ fn the_queues_of_guests_that_do_not_read_share_the_memory() {
 }
 
 #[test]
+fn packets_of_the_only_guest_wait_in_the_stack_also_with_a_small_queue() {
+    let mut rig = Rig::new(true);
+    let mut guest = rig.guest(1);
+    rig.switch.limit_memory(&Pool::new(0), 4 << 10);
+    *guest.room.lock() = 3;
+    let packet = datagram((GATEWAY, guest.mac), (GATEWAY_IP, guest.ip));
+    let mut batch: VecDeque<_> = (0..10).map(|_| sent(packet.clone())).collect();
+    rig.switch.transmit(&mut batch).unwrap();
+    assert_eq!((guest.received().len(), rig.handle.stats().dropped), (3, 0));
+    assert!(!batch.is_empty());
+    *guest.room.lock() = usize::MAX;
+    rig.switch.transmit(&mut batch).unwrap();
+    assert_eq!((guest.received().len(), rig.handle.stats().dropped), (7, 0));
+}
+
+#[test]
 fn no_other_guest_continues_the_connections_of_one_that_has_ended() {
     let mut rig = Rig::new(true);
     let mut attacker = rig.guest(2);
