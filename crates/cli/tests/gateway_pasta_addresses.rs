@@ -119,7 +119,8 @@ fn datagrams_from_a_link_local_router_reach_a_connected_socket_of_the_guest() {
         assert!(output.status.success(), "{output:?}");
         let _pasta = Pasta::of_file(&file);
         guest.run(|| serve_connected(with_port("::", 5001)));
-        // The gateway knows the guest's link-local address from its router solicitation.
+        // The gateway knows the guest's link-local address from its router solicitation, or from the first
+        // answer.
         wait_until("two answers", || {
             let client = UdpSocket::bind(with_port("::1", 0)).unwrap();
             client.connect(with_port("::1", 5001)).unwrap();

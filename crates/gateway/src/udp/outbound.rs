@@ -226,6 +226,9 @@ fn open_flow(shared: &Arc<Shared>, train: &Train) -> Option<Arc<UdpFlow>> {
         add(&shared.counters.udp_dropped, train.count as u64);
         return None;
     };
+    // It may be an answer to a client with a link-local address (see `datagram_target`), and the guest's
+    // router solicitation may have been lost.
+    shared.record_link_local(key.guest.ip());
     let unreachable = |code| report_unreachable(shared, key.guest, key.remote, &train.data, code);
     let host = match shared.route(FlowProtocol::Udp, key.guest, key.remote) {
         Route::Connect(host) => host,
