@@ -387,17 +387,17 @@ impl Switch {
         let is_joined = self.config.is_joined;
         if is_group(claims.dst) {
             if is_joined && self.ports.list.len() > 1 && !is_of_link(claims.dst) {
-                self.ports.flood(state, (now, from), packet.clone(), false);
+                self.ports.flood(state, now, from, packet.clone(), false);
             }
             batch.push(packet);
             return;
         }
         match state.table.port_to(now, claims.dst) {
-            Some(to) if is_joined && to != from => self.ports.forward(state, (now, to), packet),
+            Some(to) if is_joined && to != from => self.ports.forward(state, now, to, packet),
             None if is_joined => {
                 state.stats.flooded += 1;
                 let has_ended = state.table.has_ended(now, claims.dst);
-                self.ports.flood(state, (now, from), packet, has_ended);
+                self.ports.flood(state, now, from, packet, has_ended);
             }
             _ => state.stats.unreachable += 1,
         }
@@ -409,17 +409,15 @@ impl Switch {
             return;
         };
         if is_group(dst) {
-            return self
-                .ports
-                .send_to_others(state, (now, None), &packet, false);
+            return self.ports.send_to_others(state, now, None, &packet, false);
         }
         match state.table.port_to(now, dst) {
-            Some(to) => self.ports.send(state, (now, to), packet),
+            Some(to) => self.ports.send(state, now, to, packet),
             None if self.config.is_joined => {
                 state.stats.flooded += 1;
                 let has_ended = state.table.has_ended(now, dst);
                 self.ports
-                    .send_to_others(state, (now, None), &packet, has_ended);
+                    .send_to_others(state, now, None, &packet, has_ended);
             }
             // Other guests must not receive the packet.
             None => state.stats.unreachable += 1,
@@ -490,7 +488,7 @@ impl Ports {
 
     /// Queues a packet of the stack for the guest at `to`. A device that has not refused packets first gets
     /// those that wait if there is no room.
-    fn send(&mut self, state: &mut State, (now, to): (Instant, PortId), packet: Packet) {
+    fn send(&mut self, state: &mut State, now: Instant, to: PortId, packet: Packet) {
         let Some(&index) = self.index.get(&to) else {
             return;
         };
@@ -513,19 +511,20 @@ impl Ports {
     fn send_to_others(
         &mut self,
         state: &mut State,
-        (now, from): (Instant, Option<PortId>),
+        now: Instant,
+        from: Option<PortId>,
         packet: &Packet,
         has_ended: bool,
     ) {
-        for index in 0..self.list.len() {
-            self.make_room(now, index, packet.len());
-        }
         // The segments are made once and shared, as there may be many ports and segments.
         let mut segments = Vec::new();
-        let is_other =
-            |port: &&mut Port| Some(port.id) != from && !(has_ended && port.is_connected);
-        let others = self.list.iter_mut().filter(is_other);
-        for port in others {
+        for index in 0..self.list.len() {
+            let port = &self.list[index];
+            if Some(port.id) == from || has_ended && port.is_connected {
+                continue;
+            }
+            self.make_room(now, index, packet.len());
+            let port = &mut self.list[index];
             let is_queued = if port.needs_software(packet) {
                 if segments.is_empty() {
                     segment(packet.clone(), &mut segments);
@@ -539,10 +538,10 @@ impl Ports {
     }
 
     /// Queues a frame of a guest for another guest.
-    fn forward(&mut self, state: &mut State, (now, to): (Instant, PortId), mut packet: Packet) {
+    fn forward(&mut self, state: &mut State, now: Instant, to: PortId, mut packet: Packet) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += 1;
-            self.send(state, (now, to), packet);
+            self.send(state, now, to, packet);
         }
     }
 
@@ -550,13 +549,14 @@ impl Ports {
     fn flood(
         &mut self,
         state: &mut State,
-        (now, from): (Instant, PortId),
+        now: Instant,
+        from: PortId,
         mut packet: Packet,
         has_ended: bool,
     ) {
         if parse_for_guest(state, &mut packet, self.mtu) {
             state.stats.forwarded += self.list.len() as u64 - 1;
-            self.send_to_others(state, (now, Some(from)), &packet, has_ended);
+            self.send_to_others(state, now, Some(from), &packet, has_ended);
         }
     }
 }
