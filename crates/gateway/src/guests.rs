@@ -270,7 +270,7 @@ impl Guests {
     /// a guest's from its first frame on.
     pub(crate) fn part_of(&self, of_all: usize, of_one: usize) -> usize {
         match &self.switch {
-            Some(switch) => (of_all / (switch.guests().max(1) + 1)).min(of_one).max(1),
+            Some(_) => (of_all / self.parts() as usize).min(of_one).max(1),
             None => of_all,
         }
     }
@@ -278,7 +278,10 @@ impl Guests {
     /// Returns the number of shares of what all guests have, of which each guest has one: with `n` guests
     /// n+1, as for [`part_of`](Self::part_of).
     pub(crate) fn parts(&self) -> u32 {
-        let guests = self.switch.as_ref().map_or(0, SwitchHandle::guests);
+        let guests = self
+            .switch
+            .as_ref()
+            .map_or(0, |switch| switch.guests().max(1));
         u32::try_from(guests).map_or(u32::MAX, |guests| guests.saturating_add(1))
     }
 
